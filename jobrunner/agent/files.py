@@ -1,0 +1,141 @@
+"""Files on the host: published by rename, read with tolerance, never followed out of their folder."""
+
+import errno
+import json
+import os
+
+
+class AgentError(Exception):
+    """An error that the client shows to a person: a stable code, one sentence, and what to do now."""
+
+    def __init__(self, code, message, remedy=""):
+        Exception.__init__(self, message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+
+    def as_json(self):
+        return {"code": self.code, "message": self.message, "remedy": self.remedy}
+
+
+def to_bytes(text):
+    """A path or value as the bytes it stands for (UTF-8, lone surrogates are the bytes they escape)."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def to_text(data):
+    """The text of a path or value, from which `to_bytes` gives the same bytes again."""
+    return data if isinstance(data, str) else data.decode("utf-8", "surrogateescape")
+
+
+def make_dir(path, mode=0o700):
+    """Create a folder and its parents (0700), quietly if it is there already."""
+    try:
+        os.makedirs(path, mode)
+    except OSError as error:
+        if error.errno != errno.EEXIST or not os.path.isdir(path):
+            raise
+
+
+def write_file(path, data, mode=0o600, sync=True):
+    """Publish `data` under `path`: written aside, synced, renamed. Readers see the old file or the new one."""
+    aside = path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view):]
+            if sync:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.rename(aside, path)
+    except BaseException:
+        try:
+            os.unlink(aside)
+        except OSError:
+            pass
+        raise
+
+
+def write_json(path, value, mode=0o600, sync=True):
+    """`write_file` for a JSON value."""
+    write_file(path, json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii"), mode, sync)
+
+
+def create_json(path, value, mode=0o600):
+    """Publish a JSON file only if nothing has that name yet. True if it is ours, False if one was there before."""
+    aside = path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
+    write_json(aside, value, mode)
+    try:
+        os.link(aside, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(aside)
+
+
+def read_file(path, limit=64 * 1024 * 1024):
+    """The bytes of a regular file, or None if it is missing. A link in the last place is not followed."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    try:
+        pieces = []
+        while limit > 0:
+            piece = os.read(handle, min(limit, 1 << 20))
+            if not piece:
+                break
+            pieces.append(piece)
+            limit -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(handle)
+
+
+def read_json(path, default=None):
+    """The JSON value of a file; `default` if it is missing, empty, cut short or not JSON."""
+    data = read_file(path)
+    if not data:
+        return default
+    try:
+        return json.loads(data.decode("utf-8"))
+    except ValueError:
+        return default
+
+
+def append_line(path, value, mode=0o600):
+    """Append one JSON value as a line, in a single write (whole lines even from several processes)."""
+    line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+    try:
+        os.write(handle, line)
+    finally:
+        os.close(handle)
+
+
+def read_lines(path, offset=0, limit=16 * 1024 * 1024):
+    """`(values, next_offset)` of the whole JSON lines of a file from a byte offset on; odd lines are passed over."""
+    values = []
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return values, offset
+    try:
+        data = os.pread(handle, limit, offset)
+    finally:
+        os.close(handle)
+    end = data.rfind(b"\n") + 1
+    for line in data[:end].splitlines():
+        try:
+            values.append(json.loads(line.decode("utf-8")))
+        except ValueError:
+            continue
+    return values, offset + end
