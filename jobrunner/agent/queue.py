@@ -1,0 +1,113 @@
+"""The queue: one file per waiting job, whose presence is what QUEUED means."""
+
+import os
+
+from . import clock, files, jobs
+
+WAKE = b".wake"
+
+
+def entry_for(request, attempt, queued_at, not_before=None, since=None):
+    """The queue's entry of a request: everything that the dispatcher needs to order and place it. Pure."""
+    run = jobs.run_of(request)
+    device = run.get("device") or "cpu"
+    ids = run.get("card_ids") or None
+    cards = len(ids) if ids else run.get("cards")
+    if cards is None:
+        cards = 0 if device == "cpu" else 1
+    return {
+        "v": request.get("v", 1), "id": request["id"], "name": request.get("name"), "agent": request.get("agent"),
+        "queued_at": queued_at, "since": since or queued_at, "attempt": attempt, "not_before": not_before, "hold": False,
+        "priority": run.get("priority") or 0, "device": device, "cards": 0 if device == "cpu" else int(cards),
+        "card_ids": ids, "after": run.get("after") or [], "timeout_s": run.get("timeout_s"),
+        "grace_s": run.get("grace_s"), "limits": run.get("limits") or {},
+    }
+
+
+def enqueue(layout, job_id, request, attempt=1, not_before=None, since=None, carry=None):
+    """Put a job into the queue, unless it is there, has begun that attempt, or is final. True if it is queued now.
+
+    `not_before` is a stamp before which it does not start; `since` keeps the age of a job that was queued before,
+    `carry` what else of an earlier entry stays (hold, priority).
+    """
+    if jobs.is_final(layout, job_id):
+        return False
+    files.make_dir(layout.queue)
+    entry = entry_for(request, attempt, clock.stamp(), not_before, since)
+    entry.update(carry or {})
+    if jobs.stale(layout, job_id, entry):
+        return False
+    if files.create_json(layout.queued(job_id), entry):
+        jobs.journal(layout, job_id, "queued", attempt=attempt, not_before=not_before)
+        return True
+    present = jobs.read_dict(layout.queued(job_id)) or {}
+    if (present.get("attempt") or 1) < attempt:
+        files.write_json(layout.queued(job_id), entry)
+        jobs.journal(layout, job_id, "queued", attempt=attempt, not_before=not_before)
+    return True
+
+
+def rewrite(layout, job_id, **changes):
+    """Change fields of a waiting job's entry. The caller holds the job's lock. False if it does not wait."""
+    entry = jobs.queue_entry(layout, job_id)
+    if entry is None or jobs.is_final(layout, job_id):
+        return False
+    files.write_json(layout.queued(job_id), dict(entry, **changes))
+    return True
+
+
+def remove(layout, job_id):
+    """Take a job out of the queue, quietly if it is not there."""
+    try:
+        os.unlink(layout.queued(job_id))
+    except FileNotFoundError:
+        pass
+
+
+def names(layout):
+    """The ids in the queue as they lie there (left-overs included)."""
+    from .layout import JOB_ID
+    try:
+        found = os.listdir(layout.queue)
+    except OSError:
+        return []
+    return [name for name in (files.to_text(raw) for raw in found) if JOB_ID.match(name)]
+
+
+def wake(layout):
+    """Make a sleeping dispatcher look again (it watches the queue's folder)."""
+    files.make_dir(layout.queue)
+    path = os.path.join(layout.queue, WAKE)
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+class Cache:
+    """Reads the queue again and again at the price of one `stat` per entry that has not changed."""
+
+    def __init__(self, layout):
+        self._layout = layout
+        self._known = {}
+
+    def entries(self):
+        """All entries as they are now, left-overs included, in no order."""
+        known = {}
+        for job_id in names(self._layout):
+            path = self._layout.queued(job_id)
+            try:
+                seen = os.stat(path)
+            except OSError:
+                continue
+            mark = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
+            old = self._known.get(job_id)
+            if old is None or old[0] != mark:
+                entry = jobs.read_dict(path)
+                if entry is None:
+                    continue
+                old = (mark, dict(entry, id=job_id))
+            known[job_id] = old
+        self._known = known
+        return [entry for _, entry in known.values()]

@@ -1,0 +1,76 @@
+"""Records whose room is taken beforehand, so that a full disk cannot lose them."""
+
+import json
+import os
+
+SIZE = 16384
+
+
+def reserve(path):
+    """Take the room for the record at `path`: a file of zeros beside it. True if it could be had."""
+    try:
+        handle = os.open(path + b".room", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return False
+    try:
+        os.write(handle, b"\0" * SIZE)
+        os.fsync(handle)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def publish(path, value, once=False):
+    """Publish a JSON record at `path`, in the reserved room where there is some.
+
+    With `once` an existing record stays and False is returned. A full disk raises OSError only if no room was reserved.
+    """
+    data = json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii")
+    aside = path + b".room"
+    try:
+        handle = os.open(aside, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        aside = path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view):]
+            os.ftruncate(handle, len(data))
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        return _name(aside, path, once)
+    except BaseException:
+        drop(path)
+        if not aside.endswith(b".room"):
+            _unlink(aside)
+        raise
+
+
+def _name(aside, path, once):
+    if not once:
+        os.rename(aside, path)
+        return True
+    try:
+        os.link(aside, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        _unlink(aside)
+
+
+def drop(path):
+    """Give the reserved room back."""
+    _unlink(path + b".room")
+
+
+def _unlink(path):
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
