@@ -1,0 +1,50 @@
+# jobrunner: `make demo` shows it at work on this machine alone, `make test` runs the tests.
+# PYTHON=/path/to/python3 chooses the interpreter (3.10 or newer).
+
+PYTHON ?=
+PYTEST_ARGS ?=
+export PYTHON
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-stop test check format clean venv dev
+
+help:
+	@echo "make demo       a host with simulated cards on this machine: submit, follow and fetch a training job"
+	@echo "make demo-stop  end what 'make demo' has left running"
+	@echo "make test       the whole test suite      (PYTEST_ARGS='-k logs -x' for a part of it)"
+	@echo "make check      linters, types, layers, and that the agent is fit for Python 3.6"
+	@echo "make format     bring the layout of the code in order"
+	@echo "make clean      remove what the others made"
+
+venv:
+	@sh scripts/bootstrap.sh demo
+
+dev:
+	@sh scripts/bootstrap.sh dev,demo
+
+demo: venv
+	@.venv/bin/python -m jobrunner demo $(DEMO_ARGS)
+
+demo-stop: venv
+	@.venv/bin/python -m jobrunner demo --stop
+
+# One file of tests stays on one worker: what a file shares (hosts, namespaces) is started once.
+test: dev
+	@sh scripts/system_packages.sh
+	.venv/bin/python -m pytest -n 2 --dist loadfile -q $(PYTEST_ARGS)
+
+check: dev
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy
+	.venv/bin/lint-imports
+	sh scripts/check_agent.sh
+	.venv/bin/python scripts/check_sizes.py
+
+format: dev
+	.venv/bin/python -m ruff check --fix .
+	.venv/bin/python -m ruff format .
+
+clean:
+	-@if [ -x .venv/bin/python ] && [ -d .demo ]; then .venv/bin/python -m jobrunner demo --stop; fi
+	rm -rf .venv build dist .demo *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
