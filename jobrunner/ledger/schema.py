@@ -1,0 +1,91 @@
+"""The ledger's schema, as named steps. A step that was released is never edited; a change is a further step.
+
+Each step ends by setting `user_version` to its number (see store.VERSION), in the same transaction.
+Large texts (requests) have a table of their own, so that a listing reads small rows only.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
+
+MIGRATIONS = Migrations("jobrunner")
+
+
+@MIGRATIONS(name="0001_jobs_and_hosts")
+def _jobs_and_hosts(db: Database) -> None:
+    _create_jobs(db)
+    _create_history(db)
+    _create_others(db)
+    db.execute("PRAGMA user_version=1")
+
+
+def _create_jobs(db: Database) -> None:
+    jobs = db.table("jobs")
+    texts = "id name state phase reason signal host device cards submitted_at started_at ended_at last_seen"
+    texts += (
+        " cancel_requested_at sweep schedule retry_of instance not_before evidence launcher warnings error updated_at"
+    )
+    numbers = "seq exit_code attempt unreachable final confirmed priority hold log_bytes progress offset"
+    jobs.create(
+        {**dict.fromkeys(numbers.split(), int), **dict.fromkeys(texts.split(), str)},
+        pk="seq",
+        not_null={"id", "name", "state", "submitted_at"},
+        defaults={
+            "cards": "[]",
+            "unreachable": 0,
+            "final": 0,
+            "confirmed": 0,
+            "priority": 0,
+            "hold": 0,
+            "offset": 0,
+            "progress": 0,
+        },
+    )
+    jobs.create_index(["id"], unique=True)
+    jobs.create_index(["final", "submitted_at", "seq"])
+    jobs.create_index(["name", "submitted_at"])
+    jobs.create_index(["sweep"])
+    db.table("requests").create(
+        {"job": str, "request": str, "spec_digest": str, "code_digest": str, "submitter": str},
+        pk="job",
+        not_null={"request"},
+    )
+    db.table("requests").create_index(["spec_digest", "code_digest"])
+
+
+def _create_history(db: Database) -> None:
+    events = db.table("events")
+    events.create(
+        {"seq": int, "job": str, "source": str, "n": int, "at": str, "kind": str, "data": str},
+        pk="seq",
+        not_null={"job", "source", "n", "kind"},
+    )
+    events.create_index(["job", "source", "n"], unique=True)
+    db.table("attempts").create(
+        {
+            **dict.fromkeys(("job", "started_at", "ended_at", "signal", "reason", "cards"), str),
+            **dict.fromkeys(("number", "exit_code", "log_bytes"), int),
+        },
+        pk=("job", "number"),
+    )
+    db.table("checkpoints").create(
+        {
+            **dict.fromkeys(("job", "name", "path", "sha256", "modified_at", "metrics", "pulled_to"), str),
+            **dict.fromkeys(("position", "step", "size", "complete", "attempt", "removed"), int),
+        },
+        pk=("job", "name"),
+    )
+
+
+def _create_others(db: Database) -> None:
+    texts = "alias address instance hostname machine_id agent device tool_version last_seen error facts"
+    db.table("hosts").create({**dict.fromkeys(texts.split(), str), "drained": int}, pk="alias")
+    wishes = db.table("wishes")
+    wishes.create(
+        {"seq": int, "job": str, "kind": str, "at": str, "grace_s": float, "applied_at": str},
+        pk="seq",
+        not_null={"job", "kind", "at"},
+    )
+    wishes.create_index(["job", "kind"], unique=True)
+    db.table("meta").create({"key": str, "value": str}, pk="key")

@@ -1,0 +1,185 @@
+"""The ledger's connection: how the file is opened, read and written.
+
+Every change runs in one short `BEGIN IMMEDIATE` transaction, so that writers queue up at the start instead of
+failing at the end. On a local disk readers never wait for writers (write-ahead log); on any other the rollback
+journal is used, because the log's shared memory works on one machine only.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobrunner.core.errors import LedgerError
+from jobrunner.ledger.disk import remote_file_system
+from jobrunner.ledger.guard import BUSY_SECONDS, corrupt, guard, is_busy
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+APPLICATION_ID = 0x6A627231
+"""Written into the file's header, so that a stranger's SQLite file is not taken for a ledger."""
+
+VERSION = 1
+"""`user_version` of a ledger on which every migration of schema.py has run."""
+
+
+class Store:
+    """One open ledger file, usable from several threads (they take turns) and by many processes at once."""
+
+    def __init__(self, path: Path, *, busy_seconds: float = BUSY_SECONDS) -> None:
+        """Open `path`, creating it and bringing it up to date where needed. Raises LedgerError."""
+        self.path = path
+        self.warnings: list[str] = []
+        self._busy = busy_seconds
+        self._lock = threading.RLock()
+        self._database: Database | None = None
+        with guard(path, "opening the ledger"):
+            _make_private(path)
+            self._connection = self._connect(str(path))
+            try:
+                self._open()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @contextmanager
+    def read(self, doing: str = "reading the ledger") -> Iterator[sqlite3.Connection]:
+        """The connection, for selects only."""
+        with self._lock, guard(self.path, doing):
+            yield self._connection
+
+    @contextmanager
+    def write(self, doing: str = "writing to the ledger") -> Iterator[Database]:
+        """One transaction: all of the block or, if it raises, nothing of it. Not to be nested."""
+        with self._lock, guard(self.path, doing):
+            database = self._writer()
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield database
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the file. The store cannot be used afterwards."""
+        with self._lock, guard(self.path, "closing the ledger"):
+            self._connection.close()
+
+    def _open(self) -> None:
+        """Get ready; a file that lies where nothing may be written can still be read if nobody else writes it."""
+        try:
+            self._prepare()
+        except sqlite3.OperationalError as error:
+            log = Path(f"{self.path}-wal")
+            if (
+                os.access(self.path.parent, os.W_OK)
+                or "open" not in str(error)
+                or (log.exists() and log.stat().st_size)
+            ):
+                raise
+            self._connection.close()
+            self._connection = self._connect(self.path.resolve().as_uri() + "?immutable=1")
+            self._prepare()
+
+    def _connect(self, where: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            where, timeout=self._busy, isolation_level=None, check_same_thread=False, uri=where.startswith("file:")
+        )
+        connection.row_factory = sqlite3.Row
+        connection.text_factory = _lenient
+        return connection
+
+    def _writer(self) -> Database:
+        if self._database is None:
+            from sqlite_utils import Database
+
+            self._database = Database(self._connection, recursive_triggers=False, execute_plugins=False)
+        return self._database
+
+    def _prepare(self) -> None:
+        version = self._version()
+        if version > VERSION:
+            raise LedgerError(
+                f"opening the ledger {self.path}: a newer jobrunner wrote it (format {version}, known {VERSION})",
+                code="ledger_newer",
+                remedy="Upgrade jobrunner (`pip install --upgrade jobrunner`), or set JOBRUNNER_HOME elsewhere.",
+            )
+        self._choose_journal()
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        if version < VERSION:
+            self._migrate()
+
+    def _version(self) -> int:
+        """The file's format: 0 for an empty file. A database of something else is refused."""
+        version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+        owner = int(self._connection.execute("PRAGMA application_id").fetchone()[0])
+        if owner != APPLICATION_ID and (version or self._connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
+            raise corrupt(self.path, "opening the ledger", "it is a database of some other program")
+        return version
+
+    def _choose_journal(self) -> None:
+        wanted = "wal"
+        remote = remote_file_system(str(self.path.parent))
+        if remote is not None:
+            wanted = "delete"
+            self.warnings.append(
+                f"the ledger {self.path} is not on a local disk ({remote}): it is kept safe there, but slower; "
+                "set JOBRUNNER_HOME to a folder on a local disk"
+            )
+        if self._connection.execute("PRAGMA journal_mode").fetchone()[0] == wanted:
+            return
+        deadline = time.monotonic() + self._busy
+        while True:
+            # SQLite does not wait by itself when the mode changes while others have the file open.
+            try:
+                if self._connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()[0] == wanted:
+                    return
+            except sqlite3.OperationalError as error:
+                if "readonly" in str(error):
+                    return
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise
+            if time.monotonic() > deadline:
+                return  # the old mode is slower or less shareable, never wrong on this machine
+            time.sleep(0.02)
+
+    def _migrate(self) -> None:
+        from jobrunner.ledger.schema import MIGRATIONS
+
+        with self.write("bringing up to date the ledger") as database:
+            if self._version() < VERSION:  # nobody else did it while we waited for our turn
+                MIGRATIONS.apply(database)
+                database.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def _make_private(path: Path) -> None:
+    """Folder 0700, file 0600 (SQLite gives its side files the mode of the main file)."""
+    folder = path.parent
+    os.makedirs(folder, 0o700, exist_ok=True)
+    if os.name == "posix":
+        found = os.stat(folder)
+        ours = found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
+        if ours and stat.S_IMODE(found.st_mode) & 0o077 and (path.exists() or not any(folder.iterdir())):
+            os.chmod(folder, 0o700)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        if os.name == "posix":
+            found = os.stat(path)
+            if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
+                os.chmod(path, 0o600)
+
+
+def _lenient(data: bytes) -> str:
+    """Stored text; bytes that are no UTF-8 (a path on a host may hold any) come back as lone surrogates."""
+    return data.decode("utf-8", "surrogateescape")
