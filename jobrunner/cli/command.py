@@ -1,0 +1,122 @@
+"""How a function becomes a command: the options that all share, and one place that turns errors into exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jobrunner.cli.errors import ClickException, OutputClosed, unexpected
+from jobrunner.cli.output import Output, hush
+from jobrunner.core.errors import JobrunnerError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Hosts = Annotated[
+    Path | None, typer.Option("--hosts", metavar="FILE", help="The hosts file.", show_default=False, dir_okay=False)
+]
+Timings = Annotated[bool, typer.Option("--timings", help="Say on standard error where the time went.")]
+
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+_JSON = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+_SHARED = [
+    inspect.Parameter("hosts_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Hosts),
+    inspect.Parameter("timings", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Timings),
+]
+
+
+@dataclass(frozen=True)
+class Globals:
+    """The shared options as given before the command's name."""
+
+    json: bool = False
+    hosts_file: Path | None = None
+    timings: bool = False
+
+
+Function = Callable[..., int | None]
+
+
+def command(
+    app: typer.Typer, name: str, *, example: str, json: bool = True, group: str = ""
+) -> Callable[[Function], Function]:
+    """Register `function(out, …its own options)` as the command `name`. It returns an exit code, or None for 0.
+
+    `example` closes its help. `json=False` for the one command that has no JSON. `group` is the outer command's name.
+    """
+    full_name = f"{group} {name}".strip()
+
+    def register(function: Function) -> Function:
+        def run(**given: Any) -> None:
+            globals_: Globals = given.pop("context").find_object(Globals) or Globals()
+            out = Output(
+                full_name,
+                json=json and (given.pop("as_json", False) or globals_.json),
+                hosts_file=given.pop("hosts_file") or globals_.hosts_file,
+                timings=given.pop("timings") or globals_.timings,
+            )
+            raise typer.Exit(guarded(out, lambda: function(out, **given)))
+
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        parameters = [
+            _CONTEXT,
+            *(item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own),
+            *([_JSON] if json else []),
+            *_SHARED,
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {item.name: item.annotation for item in parameters}
+        run.__name__ = function.__name__
+        text = f"{inspect.getdoc(function)}\n\n\b\nExample:\n  {example}"
+        app.command(name, help=text, short_help=text.partition("\n")[0])(run)
+        return function
+
+    return register
+
+
+def guarded(out: Output, work: Callable[[], int | None]) -> int:
+    """Do a command's work; every way that it can end becomes an exit code and words for a person or a program."""
+    try:
+        code = work() or 0
+        sys.stdout.flush()
+        return code
+    except (typer.Exit, ClickException):
+        raise
+    except (OutputClosed, BrokenPipeError):
+        hush(sys.stdout)
+        return 0
+    except KeyboardInterrupt as stop:
+        return _interrupted(out, str(stop) or "interrupted")
+    except JobrunnerError as error:
+        return _failed(out, error)
+    except Exception as error:
+        if os.environ.get("JOBRUNNER_DEBUG") == "1":
+            raise
+        return _failed(out, unexpected(error))
+
+
+def _failed(out: Output, error: JobrunnerError) -> int:
+    try:
+        if out.json:
+            out.document({}, [error])
+        else:
+            out.error(error)
+    except (OutputClosed, OSError):  # nobody is left to tell, or nowhere to write it
+        hush(sys.stdout)
+    return error.exit_code
+
+
+def _interrupted(out: Output, text: str) -> int:
+    if out.json:
+        return _failed(out, _Interruption(text, code="interrupted"))
+    out.say(f"\n{text}" if sys.stderr and sys.stderr.isatty() else text)
+    return 130
+
+
+class _Interruption(JobrunnerError):
+    exit_code = 130

@@ -1,0 +1,142 @@
+"""Commands that move files, and those that need no host: checkpoints, pull, init, schema, demo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jobrunner.cli import output
+from jobrunner.cli.command import command
+from jobrunner.cli.options import Id, To
+from jobrunner.cli.output import Output
+from jobrunner.cli.views import checkpoint_table, file_table, plural
+from jobrunner.cli.words import size, visible
+from jobrunner.core.errors import UsageError
+from jobrunner.service.results import CheckpointList, PullResult
+
+
+def checkpoints(
+    out: Output,
+    word: Id,
+    which: Annotated[
+        str | None,
+        typer.Option("--pull", metavar="last|best|all|NAME", help="Fetch these, verified.", show_default=False),
+    ] = None,
+    to: To = None,
+) -> int:
+    """List a job's checkpoints, or fetch them.
+
+    A fetch that was cut goes on where it stopped; every file is verified by its hash.
+    """
+    from jobrunner.service import data as service
+
+    if to is not None and which is None:
+        raise UsageError("--to names a folder, but nothing is fetched without --pull", remedy="add --pull last")
+    with out.session() as session:
+        if which is None:
+            result: CheckpointList | PullResult = service.checkpoints(session, word)
+        else:
+            result = service.pull_checkpoints(session, word, which, to)
+        data: dict[str, Any] = {"job": result.row.as_json(), "checkpoints": result.checkpoints}
+        if isinstance(result, PullResult):
+            data |= {"to": result.to, "files": result.files}
+        return out.result(data, result, lambda: _checkpoints_text(out, result))
+
+
+def _checkpoints_text(out: Output, result: CheckpointList | PullResult) -> None:
+    if isinstance(result, PullResult):
+        _pulled_text(out, result)
+    elif result.checkpoints:
+        out.table(checkpoint_table(result.checkpoints, output.now()))
+    else:
+        out.say(f"{result.row.id} has no checkpoints")
+
+
+def pull(
+    out: Output,
+    word: Id,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH]...", help="Files or folders; default: the spec's outputs.", show_default=False),
+    ] = None,
+    to: To = None,
+) -> int:
+    """Fetch a job's files, verified by their hashes."""
+    from jobrunner.service import data as service
+
+    with out.session() as session:
+        result = service.pull(session, word, paths or [], to)
+        data = {"job": result.row.as_json(), "to": result.to, "files": result.files}
+        return out.result(data, result, lambda: _pulled_text(out, result))
+
+
+def _pulled_text(out: Output, result: PullResult) -> None:
+    if result.files:
+        out.table(file_table(result.files))
+    total = sum(item.get("size") or 0 for item in result.files)
+    out.say(f"{plural(len(result.files), 'file')} ({size(total)}) in {result.to}")
+
+
+def init(
+    out: Output,
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where; default: here.", show_default=False)] = Path(
+        "."
+    ),
+) -> int:
+    """Write a starter spec and hosts file."""
+    from jobrunner.service import init as service
+
+    written = [str(path) for path in service.init(folder)]
+    if out.json:
+        out.document({"files": written})
+    else:
+        for path in written:
+            out.line(f"wrote {visible(path)}")
+    return 0
+
+
+def schema(
+    out: Output,
+    kind: Annotated[str, typer.Argument(metavar="[spec|hosts]", help="Of what.", show_default=False)] = "spec",
+) -> int:
+    """Print the JSON Schema of specs or hosts files, for editors."""
+    from jobrunner.core import schema as core
+
+    if kind not in ("spec", "hosts"):
+        raise UsageError(f"there is no schema {visible(kind)!r}", remedy="use spec or hosts")
+    found = core.json_schema(kind)
+    if out.json:
+        out.document({"schema": found})
+    else:
+        out.line(json.dumps(found, indent=2))
+    return 0
+
+
+def demo(
+    out: Output,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's host running, to play with.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop a demo host that was kept.")] = False,
+) -> int:
+    """Show the whole thing on this machine alone, with simulated cards."""
+    from jobrunner.service import demo as service
+
+    if not out.json:
+        return service.demo(keep, stop)
+    with contextlib.redirect_stdout(sys.stderr):
+        code = service.demo(keep, stop)
+    out.document({"exit_code": code})
+    return code
+
+
+def register(app: typer.Typer) -> None:
+    """Register this module's commands."""
+    command(app, "checkpoints", example="jobrunner checkpoints k3f9 --pull best --to ./best")(checkpoints)
+    command(app, "pull", example="jobrunner pull k3f9 metrics.json plots/ --to ./results")(pull)
+    command(app, "init", example="jobrunner init my-project")(init)
+    command(app, "schema", example="jobrunner schema spec > spec.schema.json")(schema)
+    command(app, "demo", example="jobrunner demo")(demo)

@@ -1,0 +1,330 @@
+"""Commands that make jobs, list them, wait for them and steer them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobrunner.cli import output
+from jobrunner.cli.command import command
+from jobrunner.cli.options import HostOption, Id, Ids
+from jobrunner.cli.output import Output
+from jobrunner.cli.views import job_table, one_line, plural, upload_words, yaml_lines
+from jobrunner.cli.words import duration, numbers, or_dash, size, visible
+from jobrunner.core.errors import UsageError
+from jobrunner.core.states import JobState
+
+if TYPE_CHECKING:
+    from jobrunner.core.jobs import JobRow
+    from jobrunner.service.results import CancelResult, Listing, SubmitResult
+    from jobrunner.service.session import Session
+
+WATCH_SECONDS = 2.0
+
+
+def submit(
+    out: Output,
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="Job specs (YAML).", show_default=False)],
+    host: HostOption = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a value of the spec, as in --set retry.max=3.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent where; send nothing.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when the job is final; exit 1 unless it completed.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the log until the job is final (as --wait).")] = False,
+    large: Annotated[bool, typer.Option("--large", help="Send even more than 1 GB or 50,000 files.")] = False,
+) -> int:
+    """Send jobs to a host and queue them there.
+
+    Returns when the host has them: from then on this machine is not needed any more.
+    """
+    from jobrunner.service import submit as service
+
+    if follow and len(specs) > 1:
+        raise UsageError("--follow shows one job's log, but several specs were given", remedy="use --wait instead")
+    if dry_run and (follow or wait):
+        raise UsageError("--dry-run sends nothing, so there is nothing to wait for", remedy="leave one of the two out")
+    with out.session() as session:
+        result = service.submit(session, specs, host=host, overrides=overrides or [], dry_run=dry_run, large=large)
+        if dry_run or not (follow or wait) or not result.rows or result.errors:
+            return _print_submitted(out, result)
+        if follow:
+            return _submit_and_follow(out, session, result)
+        return _submit_and_wait(out, session, result)
+
+
+def _print_submitted(out: Output, result: SubmitResult) -> int:
+    data: dict[str, Any] = {"jobs": [row.as_json() for row in result.rows]}
+    if result.plans:
+        data["plans"] = result.plans
+    if result.report:
+        data["upload"] = result.report
+    if result.resumed:
+        data["resumed"] = result.resumed
+    if result.resume_from:
+        data["resume_from"] = result.resume_from
+    return out.result(data, result, lambda: _submitted_text(out, result))
+
+
+def _submitted_text(out: Output, result: SubmitResult) -> None:
+    for plan in result.plans:
+        _plan_text(out, plan)
+    _about_upload(out, result)
+    if result.rows:
+        out.table(job_table(result.rows, output.now(), result.notes))
+
+
+def _about_upload(out: Output, result: SubmitResult) -> None:
+    """What the sending did, to standard error."""
+    if upload_words(result.report):
+        out.say(upload_words(result.report))
+    for word in result.resumed:
+        out.say(f"{word}: went on with an earlier submit whose answer never came")
+    if result.resume_from:
+        out.say(f"goes on from checkpoint {result.resume_from}")
+
+
+def _plan_text(out: Output, plan: dict[str, Any]) -> None:
+    """One job of a dry run."""
+    cards = plan.get("cards")
+    cards_words = numbers(cards) if isinstance(cards, list) else or_dash(cards)
+    out.line(f"{visible(plan.get('name', '?'))}: would go to {or_dash(plan.get('host'))}")
+    pairs = [
+        ("spec", or_dash(plan.get("file"))),
+        ("device", or_dash(plan.get("device"))),
+        ("cards", cards_words),
+        ("command", or_dash(plan.get("command"))),
+        (
+            "code",
+            f"{plural(plan['files'], 'file')}, {size(plan.get('bytes'))}" if plan.get("files") is not None else "-",
+        ),
+        ("why", or_dash(plan.get("why"))),
+    ]
+    for name, value in pairs:
+        if value != "-":
+            out.line(f"  {name:<8} {value}")
+    if plan.get("spec"):
+        out.line("  as resolved:")
+        for line in yaml_lines(plan["spec"], "    "):
+            out.line(visible(line))
+
+
+def _submit_and_wait(out: Output, session: Session, result: SubmitResult) -> int:
+    if not out.json:
+        _about_upload(out, result)
+    for warning in result.warnings:
+        out.warn(warning)
+    words = [row.id for row in result.rows]
+    return _wait_for(out, session, words, None)
+
+
+def _submit_and_follow(out: Output, session: Session, result: SubmitResult) -> int:
+    from jobrunner.cli.stream import looking_only, show_log
+    from jobrunner.service import logs
+
+    _print_submitted(out, result)
+    word = result.rows[0].id
+    with looking_only(word):
+        pieces = logs.follow(session, word, follow=True, lines=None, attempt=None, grep=None, since=None)
+        row = show_log(out, pieces, follow=True)
+    return 0 if row is not None and row.state is JobState.COMPLETED else 1
+
+
+def ls(
+    out: Output,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that ended long ago.")] = False,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", metavar="S", help="Only these states.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="GLOB", help="Only names like this.", show_default=False)
+    ] = None,
+    host: HostOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no host; show what is remembered.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+) -> int:
+    """List jobs, as their hosts see them now."""
+    from jobrunner.service import jobs as service
+
+    wanted = tuple(_state(word) for word in states or [])
+    with out.session() as session:
+
+        def look() -> Listing:
+            return service.list_jobs(session, all=everything, states=wanted, name=name, host=host, offline=offline)
+
+        if not watch:
+            return _print_listing(out, look())
+        from jobrunner.cli.watch import watch_jobs
+
+        return watch_jobs(out, look, every=WATCH_SECONDS, sleep=time.sleep)
+
+
+def _state(word: str) -> JobState:
+    try:
+        return JobState(word.upper())
+    except ValueError:
+        import difflib
+
+        names = [state.value for state in JobState]
+        near = difflib.get_close_matches(word.upper(), names, n=1)
+        hint = f"did you mean {near[0]}?" if near else "one of " + ", ".join(names)
+        raise UsageError(f"{visible(word)!r} is not a state", remedy=hint) from None
+
+
+def _print_listing(out: Output, result: Listing) -> int:
+    return out.result({"jobs": [row.as_json() for row in result.rows]}, result, lambda: _listing_text(out, result))
+
+
+def _listing_text(out: Output, result: Listing) -> None:
+    if result.rows:
+        out.table(job_table(result.rows, output.now(), result.notes))
+    elif not result.errors:
+        out.say("no such jobs (jobrunner ls --all shows older ones)")
+
+
+def wait(
+    out: Output,
+    ids: Ids,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="T", help="Give up after 90s, 15m, 12h.", show_default=False)
+    ] = None,
+) -> int:
+    """Wait until jobs are final.
+
+    Exit code 0 if all completed, 1 if one did not, 124 if the time limit passed.
+    """
+    with out.session() as session:
+        return _wait_for(out, session, ids, duration(timeout) if timeout else None)
+
+
+def _wait_for(out: Output, session: Session, words: list[str], timeout: float | None) -> int:
+    from jobrunner.cli.stream import looking_only
+    from jobrunner.service import jobs as service
+
+    def changed(row: JobRow) -> None:
+        if not out.json:
+            out.say(one_line(row))
+
+    with looking_only(words[0]):
+        result = service.wait(session, words, timeout=timeout, on_change=changed)
+    data = {"jobs": [row.as_json() for row in result.rows], "timed_out": result.timed_out}
+    return out.result(data, result, lambda: out.table(job_table(result.rows, output.now())))
+
+
+def cancel(
+    out: Output,
+    ids: Ids,
+    grace: Annotated[
+        str | None, typer.Option("--grace", metavar="T", help="Time between TERM and KILL.", show_default=False)
+    ] = None,
+) -> int:
+    """End jobs with all their processes, and see that nothing is left of them.
+
+    If a host does not answer, the wish is kept and applied at the next contact by any command (exit code 3).
+    """
+    from jobrunner.service import control
+
+    with out.session() as session:
+        result = control.cancel(session, ids, grace=duration(grace) if grace else None)
+        data = {
+            "jobs": [row.as_json() for row in result.rows],
+            "kept": result.kept,
+            "left": result.left,
+            "already_final": result.already,
+        }
+        return out.result(data, result, lambda: _cancelled_text(out, result))
+
+
+def _cancelled_text(out: Output, result: CancelResult) -> None:
+    if result.rows:
+        out.table(job_table(result.rows, output.now()))
+    for word in result.already:
+        out.say(f"{word} was final before; nothing was done")
+    for word in result.kept:
+        out.say(f"{word}: its host does not answer. The cancel is kept, and comes first at the next contact")
+    for word, processes in result.left.items():
+        for item in processes:
+            out.say(f"{word}: still there: process {item.get('pid')} {item.get('command', '')}")
+
+
+def retry(
+    out: Output,
+    word: Id,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start from nothing, not from a checkpoint.")] = False,
+    elsewhere: Annotated[
+        bool, typer.Option("--elsewhere", help="On another host; a cancel is kept for the old job if it may live.")
+    ] = False,
+) -> int:
+    """Run a job's spec and code again, as a new job.
+
+    It goes on from the newest valid checkpoint unless --fresh is given.
+    """
+    from jobrunner.service import control
+
+    with out.session() as session:
+        return _print_submitted(out, control.retry(session, word, fresh=fresh, elsewhere=elsewhere))
+
+
+def hold(out: Output, ids: Ids) -> int:
+    """Keep queued jobs from starting."""
+    from jobrunner.service import control
+
+    with out.session() as session:
+        return _print_listing(out, control.hold(session, ids))
+
+
+def release(out: Output, ids: Ids) -> int:
+    """Let jobs go on that were held."""
+    from jobrunner.service import control
+
+    with out.session() as session:
+        return _print_listing(out, control.release(session, ids))
+
+
+def priority(
+    out: Output,
+    word: Id,
+    number: Annotated[
+        int, typer.Argument(metavar="N", help="Higher starts earlier; default is 0.", show_default=False)
+    ],
+) -> int:
+    """Change a queued job's place among one's own."""
+    from jobrunner.service import control
+
+    with out.session() as session:
+        return _print_listing(out, control.set_priority(session, word, number))
+
+
+def attach(out: Output, word: Id) -> int:
+    """Open a live terminal on a job that was started with `launcher: tmux`.
+
+    Leaving it (Ctrl-b d) leaves the job running.
+    """
+    from jobrunner.service import control
+
+    with out.session() as session:
+        return control.attach(session, word)
+
+
+def register(app: typer.Typer) -> None:
+    """Register this module's commands."""
+    command(app, "submit", example="jobrunner submit train.yaml --host npu-a --set env.EPOCHS=3 --follow")(submit)
+    command(app, "ls", example="jobrunner ls --state RUNNING --state QUEUED --name 'resnet*'")(ls)
+    command(app, "wait", example="jobrunner wait k3f9 resnet18 --timeout 12h")(wait)
+    command(app, "cancel", example="jobrunner cancel k3f9 --grace 2m")(cancel)
+    command(app, "retry", example="jobrunner retry k3f9 --elsewhere")(retry)
+    command(app, "hold", example="jobrunner hold k3f9")(hold)
+    command(app, "release", example="jobrunner release k3f9")(release)
+    command(app, "priority", example="jobrunner priority k3f9 10")(priority)
+    command(app, "attach", example="jobrunner attach k3f9", json=False)(attach)

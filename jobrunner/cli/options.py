@@ -1,0 +1,53 @@
+"""Arguments and options that several commands share, and the completion of job ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_jobs(incomplete: str) -> list[tuple[str, str]]:
+    """Ids and names that begin so, from the ledger alone: no host is asked. Nothing ever goes wrong aloud."""
+    try:
+        from jobrunner.service.complete import job_words
+
+        return job_words(incomplete)
+    except Exception:  # a shell that completes a word must not show a traceback
+        return []
+
+
+def complete_hosts(incomplete: str) -> list[str]:
+    """Hosts of the hosts file and the ledger that begin so."""
+    try:
+        from jobrunner.service.session import open_session
+
+        with open_session() as session:
+            return [name for name in session.known_aliases() if name.startswith(incomplete)]
+    except Exception:  # see complete_jobs
+        return []
+
+
+_ID_HELP = "A job's id, a unique beginning of it, or a name (its newest job)."
+
+Id = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, show_default=False, autocompletion=complete_jobs)]
+Ids = Annotated[
+    list[str], typer.Argument(metavar="ID...", help=_ID_HELP, show_default=False, autocompletion=complete_jobs)
+]
+HostNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[HOST]...", help="Hosts; default: every known one.", show_default=False, autocompletion=complete_hosts
+    ),
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option("--host", metavar="H", help="A host.", show_default=False, autocompletion=complete_hosts),
+]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to", metavar="DIR", help="Where the files go; default: a folder of the job's own.", show_default=False
+    ),
+]

@@ -1,0 +1,236 @@
+"""Where a command's output goes: results to standard output (text or one JSON document), the rest to stderr."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from jobrunner.cli.errors import OutputClosed, as_json, as_text
+from jobrunner.cli.words import visible, visible_lines
+from jobrunner.core.errors import JobrunnerError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jobrunner.cli.progress import TerminalProgress
+    from jobrunner.cli.tables import Table
+    from jobrunner.service.results import Result
+    from jobrunner.service.session import Session
+
+_PLAIN = {"→": "->", "…": "...", "·": "-", "✓": "ok", "✗": "x", "—": "-"}
+
+
+def now() -> datetime:
+    """The time against which `5 min ago` is counted."""
+    return datetime.now(timezone.utc)
+
+
+def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Codec handler: what a terminal's encoding lacks becomes an ASCII likeness or an escape, never an exception."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    piece = error.object[error.start : error.end]
+    text = "".join(
+        _PLAIN.get(char) or char.encode("ascii", "backslashreplace").decode("ascii") if ord(char) > 127 else char
+        for char in piece
+    )
+    return text, error.end
+
+
+codecs.register_error("jobrunner", _replace_unencodable)
+
+
+@dataclass
+class Output:
+    """One command's way to speak. `command` is its name in JSON; `streaming` makes JSON Lines of documents."""
+
+    command: str
+    json: bool = False
+    hosts_file: Path | None = None
+    timings: bool = False
+    warned: list[str] = field(default_factory=list)
+    _progress: TerminalProgress | None = None
+    _console: Console | None = None
+
+    # -- standard output ------------------------------------------------------------------------------------------
+
+    @property
+    def terminal(self) -> bool:
+        """True if standard output is a terminal."""
+        return is_terminal(sys.stdout)
+
+    def write(self, text: str, *, flush: bool = False) -> None:
+        """Write text to standard output as it stands. Raises OutputClosed if nobody reads it any more."""
+        with writing():
+            write_text(sys.stdout, text, flush=flush)
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write bytes to standard output exactly. Raises OutputClosed."""
+        with writing():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    def line(self, text: str = "") -> None:
+        """Write a line to standard output."""
+        self.write(text + "\n")
+
+    def document(self, data: dict[str, Any], errors: list[JobrunnerError] | None = None, *, name: str = "") -> None:
+        """Write one JSON document in one line. ASCII, so that no encoding can spoil it."""
+        entries = [entry for error in errors or [] for entry in as_json(error)]
+        value = {"v": 1, "command": name or self.command, "data": data, "errors": entries}
+        self.write(dump_json(value) + "\n", flush=True)
+
+    def table(self, table: Table) -> None:
+        """Write a table: with colours and fitted to the width on a terminal, plain and whole otherwise."""
+        if self.terminal:
+            with writing():
+                self.console().print(table.rich())
+        else:
+            self.write(table.plain())
+
+    def styled(self, text: str, style: str) -> None:
+        """Write a line to standard output, in a colour on a terminal."""
+        if self.terminal and style:
+            from rich.text import Text
+
+            with writing():
+                self.console().print(Text(text, style=style), soft_wrap=True)
+        else:
+            self.line(text)
+
+    def console(self) -> Console:
+        """Rich's console on standard output, made on first use."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+        return self._console
+
+    # -- standard error -------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """A sentence to standard error."""
+        if self._progress is not None:
+            self._progress.pause()
+        write_text(sys.stderr, visible_lines(text) + "\n", flush=True)
+
+    def warn(self, text: str) -> None:
+        """A warning to standard error, each only once."""
+        if text not in self.warned:
+            self.warned.append(text)
+            self.say(f"warning: {text}")
+
+    def error(self, error: JobrunnerError) -> None:
+        """An error to standard error, with what to do now."""
+        if self._progress is not None:
+            self._progress.pause()
+        write_text(sys.stderr, as_text(error) + "\n", flush=True)
+
+    # -- a command's run ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Open the session that the service works with; its warnings and timings are shown when it closes."""
+        from jobrunner.cli.progress import TerminalProgress
+        from jobrunner.service.session import open_session
+
+        progress = self._progress = TerminalProgress(bars=is_terminal(sys.stderr), say=self.say)
+        session = None
+        try:
+            with open_session(hosts_file=self.hosts_file, progress=progress, timings=self.timings) as session:
+                yield session
+        finally:
+            progress.close()
+            if session is not None:
+                self._closing_words(session)
+
+    def _closing_words(self, session: Session) -> None:
+        for text in session.warnings:
+            self.warn(text)
+        if self.timings:
+            for name, seconds in session.timings.as_dict().items():
+                self.say(f"timing: {visible(name):<12} {seconds * 1000:9.1f} ms")
+
+    def result(self, data: dict[str, Any], result: Result, text: Callable[[], None]) -> int:
+        """Print `data` as the document, or what `text` writes, then warnings and errors. Returns the exit code."""
+        if self._progress is not None:
+            self._progress.pause()
+        for warning in result.warnings:
+            self.warn(warning)
+        if self.json:
+            self.document(data, result.errors)
+        else:
+            text()
+            for error in result.errors:
+                self.error(error)
+        return result.exit_code
+
+
+def dump_json(value: Any) -> str:
+    """A value as JSON in ASCII. A number that JSON does not have (NaN, infinity) becomes null."""
+    try:
+        return json.dumps(value, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """True if a person looks at this stream."""
+    try:
+        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    except ValueError:  # closed
+        return False
+
+
+def write_text(stream: TextIO | None, text: str, *, flush: bool = False) -> None:
+    """Write text in the stream's encoding; what that lacks is spelled out in ASCII."""
+    if stream is None:
+        return
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "jobrunner").decode(encoding, "replace"))
+    if flush:
+        stream.flush()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turn "the reader of our output has gone" into OutputClosed; every other failure stays what it is."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+    except OSError as error:
+        if os.name == "nt" and error.errno == errno.EINVAL:  # Windows' word for a closed pipe
+            raise OutputClosed from error
+        raise
+
+
+def hush(stream: TextIO | None) -> None:
+    """Point a stream whose reader has gone at nothing, so that closing it at exit raises no further error."""
+    if stream is None:
+        return
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        pass

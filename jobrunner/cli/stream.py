@@ -1,0 +1,124 @@
+"""Showing a log that comes in pieces: as text, as exact bytes, or as JSON."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from collections.abc import Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.cli.logview import LogView
+from jobrunner.cli.output import Output
+from jobrunner.cli.views import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jobrunner.core.jobs import JobRow
+    from jobrunner.service.results import LogPiece
+
+
+@contextmanager
+def looking_only(word: str) -> Iterator[None]:
+    """Ctrl-C inside ends the looking, not the job, and says so."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(
+            f"stopped looking; the job goes on (jobrunner logs -f {word}; jobrunner cancel {word} ends it)"
+        ) from stop
+
+
+def show_log(out: Output, pieces: Iterable[LogPiece], *, raw: bool = False, follow: bool = False) -> JobRow | None:
+    """Show every piece; returns the job as last seen. Closes the source however it ends."""
+    show = _as_json_lines if out.json else _as_bytes if raw else _as_text
+    try:
+        return show(out, pieces, raw, follow)
+    finally:
+        close = getattr(pieces, "close", None)
+        if close is not None:
+            close()
+
+
+def collect_log(pieces: Iterable[LogPiece], *, raw: bool) -> dict[str, Any]:
+    """A log so far as the `data` of one document: `job`, `attempt`, and `text` or (raw) `base64`."""
+    data: dict[str, Any] = {"job": None, "attempt": None}
+    body = bytearray()
+    for piece in pieces:
+        body += piece.data
+        if piece.kind == "attempt":
+            data["attempt"] = piece.attempt
+        elif piece.kind == "end" and piece.row is not None:
+            data["job"] = piece.row.as_json()
+    return {**data, **_payload(bytes(body), raw)}
+
+
+def _payload(body: bytes, raw: bool) -> dict[str, str]:
+    if raw:
+        return {"base64": base64.b64encode(body).decode("ascii")}
+    return {"text": body.decode("utf-8", "replace")}
+
+
+def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -> JobRow | None:
+    view = LogView(terminal=out.terminal)
+    attempt: int | None = None
+    row = None
+    for piece in pieces:
+        if piece.kind == "data":
+            out.write(view.feed(piece.data), flush=True)
+        elif piece.kind == "attempt":
+            out.write(view.close(), flush=True)
+            view = LogView(terminal=out.terminal)
+            if attempt is not None and piece.attempt != attempt:
+                out.say(f"--- attempt {piece.attempt} ---")
+            attempt = piece.attempt
+        else:
+            row = _remark(out, piece, row)
+    out.write(view.close(), flush=True)
+    _farewell(out, row, follow)
+    return row
+
+
+def _as_bytes(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -> JobRow | None:
+    row = None
+    for piece in pieces:
+        if piece.kind == "data":
+            out.write_bytes(piece.data)
+        elif piece.kind != "attempt":
+            row = _remark(out, piece, row)
+    _farewell(out, row, follow)
+    return row
+
+
+def _remark(out: Output, piece: LogPiece, row: JobRow | None) -> JobRow | None:
+    if piece.kind == "note":
+        out.say(piece.note)
+        return row
+    return piece.row or row
+
+
+def _farewell(out: Output, row: JobRow | None, follow: bool) -> None:
+    if follow and row is not None:
+        out.say(one_line(row))
+
+
+def _as_json_lines(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -> JobRow | None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    attempt: int | None = None
+    row = None
+    for piece in pieces:
+        if piece.kind == "data":
+            payload = _payload(piece.data, True) if raw else {"text": decoder.decode(piece.data)}
+            if any(payload.values()):
+                out.document({"attempt": attempt, **payload})
+        elif piece.kind == "attempt":
+            decoder.reset()
+            attempt = piece.attempt
+            out.document({"attempt": attempt, "offset": piece.offset, "size": piece.size})
+        elif piece.kind == "note":
+            out.document({"attempt": attempt, "note": piece.note})
+        else:
+            row = piece.row or row
+    out.document({"attempt": attempt, "job": row.as_json() if row else None, "end": True})
+    return row
