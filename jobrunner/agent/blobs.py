@@ -1,0 +1,115 @@
+"""File contents by SHA-256, shared by all jobs of the user: an unchanged tree costs no bytes.
+
+Blobs are not synced one by one: a hash is verified whenever a blob is used, so a power cut costs at most a new upload.
+"""
+
+import hashlib
+import os
+import time
+
+from .files import AgentError, make_dir, to_text
+
+FRESH_S = 3600.0  # a blob found by a stage is touched if older, so that cleaning (after a day) never takes it away
+MARGIN = 64 * 1024 * 1024
+
+
+def path_of(layout, digest):
+    """Where the content with this hash lies, or would."""
+    name = digest.encode("ascii")
+    return os.path.join(layout.blobs, name[:2], name)
+
+
+def missing(layout, wanted):
+    """Which of `[(sha256, size), …]` are not here: their indices. A blob of another size counts as missing."""
+    absent = []
+    now = time.time()
+    for index, (digest, size) in enumerate(wanted):
+        path = path_of(layout, digest)
+        try:
+            seen = os.lstat(path)
+        except OSError:
+            absent.append(index)
+            continue
+        if seen.st_size != size:
+            absent.append(index)
+        elif now - seen.st_mtime > FRESH_S:
+            try:
+                os.utime(path)
+            except OSError:
+                absent.append(index)
+    return absent
+
+
+def receive(layout, session, digest, size):
+    """Take one content from the client's B frames up to E and publish it; AgentError `changed` if it is another."""
+    folder = os.path.join(layout.blobs, digest[:2].encode("ascii"))
+    aside = os.path.join(folder, b".tmp-" + os.urandom(8).hex().encode())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(aside, flags, 0o600)
+    except FileNotFoundError:
+        make_dir(folder)
+        handle = os.open(aside, flags, 0o600)
+    try:
+        try:
+            _fill(handle, session, digest, size)
+        finally:
+            os.close(handle)
+        os.rename(aside, os.path.join(folder, digest.encode("ascii")))
+    except BaseException:
+        try:
+            os.unlink(aside)
+        except OSError:
+            pass
+        raise
+
+
+def _fill(handle, session, digest, size):
+    seen = hashlib.sha256()
+    left = size
+    while True:
+        frame = session.read_frame()
+        if frame is None:
+            from .rpc import ClientGone
+            raise ClientGone("in the middle of an upload")
+        kind, payload = frame
+        if kind == b"E":
+            break
+        if kind != b"B":
+            raise AgentError("aborted", "the client broke the upload off", "Submit again: what arrived is kept.")
+        left -= len(payload)
+        if left < 0:
+            break
+        seen.update(payload)
+        view = memoryview(payload)
+        while view:
+            view = view[os.write(handle, view):]
+    if left or seen.hexdigest() != digest:
+        raise AgentError("changed", "a file changed while it was being sent", "Submit again: the folder is read anew.")
+
+
+def check_space(path, size, files):
+    """AgentError `no_space` unless `size` bytes and `files` names more, and a margin, fit into the file system."""
+    seen = os.statvfs(path)
+    free = seen.f_bavail * seen.f_frsize
+    if free < size + min(MARGIN, size // 10 + 1024 * 1024):
+        raise no_space(path, needed=size)
+    if seen.f_files and seen.f_favail < files + 16:
+        raise AgentError("no_space", "{}: {} files are to be written, the file system has room for {} more".format(
+            to_text(path), files, seen.f_favail), "Remove what is not needed (`jobrunner gc` does it for old jobs).")
+
+
+def no_space(path, needed=None, quota=False):
+    """The error for a full disk: the path, its mount, what is free, what to do."""
+    try:
+        mount = os.path.realpath(path)
+        while mount not in (b"/", "/") and not os.path.ismount(mount):
+            mount = os.path.dirname(mount)
+        seen = os.statvfs(mount)
+        room = "{} bytes are free on {}".format(seen.f_bavail * seen.f_frsize, to_text(mount))
+    except OSError:
+        room = "free space is unknown"
+    return AgentError("no_space", "no space for {}: {}{}{}".format(
+        to_text(path), "the user's quota is used up; " if quota else "", room,
+        "" if needed is None else ", {} are needed".format(needed)),
+        "Free some space there (`jobrunner gc` removes what old jobs left), or set another `root` for this host.")

@@ -1,0 +1,239 @@
+"""Make jobs: take their code and their requests, publish their folders, queue them. Each step may be repeated.
+
+The folder made under an id that the client chose is the commit point: whoever finds it there reports it.
+"""
+
+import errno
+import json
+import os
+import time
+
+from . import blobs, clock, manifest, remove
+from .files import AgentError, append_line, make_dir, read_json, to_bytes, to_text, write_file, write_json
+from .layout import JOB_ID
+
+LEFTOVER_S = 86400.0
+# Of the submitting session, not of the job: what a login of another day would have differently.
+_SESSION_NAMES = frozenset((
+    b"DISPLAY", b"WAYLAND_DISPLAY", b"DBUS_SESSION_BUS_ADDRESS", b"STY", b"WINDOW", b"OLDPWD", b"PWD", b"_",
+    b"JOBRUNNER_JOB_ID", b"JOBRUNNER_JOB_NAME", b"JOBRUNNER_ATTEMPT", b"JOBRUNNER_DEVICE", b"JOBRUNNER_CARDS",
+    b"JOBRUNNER_NUM_CARDS", b"JOBRUNNER_OUTPUT_DIR", b"JOBRUNNER_RESUME_FROM"))
+_SESSION_PREFIXES = (b"SSH_", b"XDG_", b"TMUX")
+
+
+def run(session, request):
+    """Operation `stage`: new jobs that share one tree, or none. Jobs that are there already are reported."""
+    layout = session.layout
+    jobs = _check_jobs(request.get("jobs"))
+    fresh = [job for job in jobs if not _exists(layout, job["request"]["id"])]
+    entries = _entries(request) if fresh else None
+    need = []
+    wanted = []
+    if entries is not None:
+        sweep_leftovers(layout)
+        wanted = manifest.contents(entries)
+        make_dir(layout.blobs)
+        need = blobs.missing(layout, wanted)
+        size, names = manifest.total(entries)
+        blobs.check_space(layout.root, sum(wanted[index][1] for index in need) + size, len(need) + names)
+    existing = [job["request"]["id"] for job in jobs if job not in fresh]
+    message = {"need": need}
+    if existing:
+        message["exists"] = _views(layout, existing)
+    session.send_json(message)
+    for index in need:
+        blobs.receive(layout, session, wanted[index][0], wanted[index][1])
+    if blobs.missing(layout, wanted):
+        raise AgentError("changed", "contents that were here have gone away meanwhile", "Submit again.")
+    return commit(layout, [(job, entries) for job in fresh], existing)
+
+
+def run_clone(session, request):
+    """Operation `clone`: a new job with the code of the job `id`; with `resume`, going on from its checkpoint."""
+    layout = session.layout
+    source = request.get("id")
+    folder = layout.job(source if isinstance(source, str) else "")
+    job = _check_jobs([{"request": request.get("request"), "secrets": request.get("secrets")}])[0]
+    if _exists(layout, job["request"]["id"]):
+        return commit(layout, [], [job["request"]["id"]])
+    if read_json(os.path.join(folder, b"request.json")) is None:
+        raise AgentError("no_such_job", "{} is not on this host".format(source),
+                         "See `jobrunner ls --all` for where it is.")
+    entries = read_json(os.path.join(folder, b"manifest.json"))
+    if entries is not None and blobs.missing(layout, manifest.contents(entries)):
+        raise AgentError("code_gone", "the code of {} has been cleaned away here".format(source),
+                         "Submit the spec again from the folder that holds the code.")
+    if request.get("resume"):
+        job["resume"] = {"v": 1, "job": source}
+    blobs.check_space(layout.root, *manifest.total(entries or []))
+    return commit(layout, [(job, entries)], [])
+
+
+def run_tombstone(session, request):
+    """Operation `tombstone`: close the id of a submit that was broken off, unless the job has arrived."""
+    layout = session.layout
+    job_id = request.get("id")
+    layout.job(job_id if isinstance(job_id, str) else "")
+    if not _exists(layout, job_id):
+        now = clock.stamp()
+        name = request.get("name")
+        head = {"v": 1, "id": job_id, "name": name if isinstance(name, str) else job_id, "submitted_at": now,
+                "tombstone": True, "spec": {}, "run": {}}
+        verdict = {"v": 1, "state": "FAILED", "reason": "interrupted", "exit_code": None, "signal": None, "at": now,
+                   "attempt": None, "evidence": "its sending was broken off and was not taken up"}
+        aside = _new_folder(layout, job_id)
+        _write_all(aside, {b"request.json": head, b"final.json": verdict})
+        append_line(os.path.join(aside, b"events.jsonl"), {"at": now, "kind": "tombstone"})
+        _publish(layout, aside, job_id)
+    return {"jobs": _views(layout, [job_id])}
+
+
+def _check_jobs(jobs):
+    if not isinstance(jobs, list) or not jobs:
+        raise AgentError("bad_request", "no jobs to stage")
+    seen = set()
+    for job in jobs:
+        request = job.get("request") if isinstance(job, dict) else None
+        if not isinstance(request, dict) or not isinstance(request.get("run"), dict):
+            raise AgentError("bad_request", "a job without a request")
+        job_id = request.get("id")
+        if not isinstance(job_id, str) or not JOB_ID.match(job_id) or job_id in seen:
+            raise AgentError("bad_id", "not a job id, or given twice: {!r}".format(job_id))
+        seen.add(job_id)
+        secrets = job.get("secrets") or {}
+        if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
+            raise AgentError("bad_request", "secrets have to be texts by name")
+    return jobs
+
+
+def _entries(request):
+    if request.get("manifest_z") is not None:
+        return manifest.check(manifest.unpack(request["manifest_z"]))
+    if request.get("manifest") is not None:
+        return manifest.check(request["manifest"])
+    return None
+
+
+def _exists(layout, job_id):
+    return os.path.lexists(layout.job(job_id))
+
+
+def _views(layout, ids):
+    from . import jobs
+    return {job_id: jobs.job_view(layout, job_id) for job_id in ids}
+
+
+def commit(layout, fresh, existing):
+    """Publish `[(job, entries)]`, queue what is not queued, start the dispatcher; the answer of `stage` and `clone`."""
+    from . import dispatcher, queue, settle
+    environ = session_environ()
+    shared = {}
+    folders = [(job, _build(layout, job, entries, environ, shared)) for job, entries in fresh]
+    made = []
+    existing = list(existing)
+    for job, aside in folders:
+        job_id = job["request"]["id"]
+        if _publish(layout, aside, job_id):
+            made.append(job)
+        else:
+            existing.append(job_id)
+    if made:
+        _sync(layout.jobs)
+    for job in made:
+        queue.enqueue(layout, job["request"]["id"], job["request"], attempt=1)
+    for job_id in existing:
+        settle.settle(layout, job_id)
+    dispatcher.ensure_running(layout)
+    ids = [job["request"]["id"] for job in made] + existing
+    return {"jobs": _views(layout, ids), "existed": existing}
+
+
+def _build(layout, job, entries, environ, shared):
+    request = job["request"]
+    aside = _new_folder(layout, request["id"])
+    os.mkdir(os.path.join(aside, b"out"), 0o700)
+    if entries is not None:
+        _write_manifest(os.path.join(aside, b"manifest.json"), entries, shared)
+    values = {b"environ.json": environ, b"request.json": request}
+    if job.get("secrets"):
+        values[b"secrets.json"] = job["secrets"]
+    if job.get("resume"):
+        values[b"resume.json"] = job["resume"]
+    append_line(os.path.join(aside, b"events.jsonl"), {"at": clock.stamp(), "kind": "submitted"})
+    _write_all(aside, values)
+    return aside
+
+
+def _write_manifest(path, entries, shared):
+    """Jobs that share a tree share the file too: it is never written to again."""
+    known = shared.get(id(entries))
+    if known is not None:
+        try:
+            os.link(known, path)
+            return
+        except OSError:
+            pass  # the file it was linked from is published by now, or links are not to be had here
+    write_file(path, json.dumps(entries, separators=(",", ":")).encode("ascii"))
+    shared[id(entries)] = path
+
+
+def _new_folder(layout, job_id):
+    make_dir(layout.jobs)
+    aside = os.path.join(layout.jobs, b".tmp-" + to_bytes(job_id) + b"-" + os.urandom(4).hex().encode())
+    os.mkdir(aside, 0o700)
+    return aside
+
+
+def _write_all(folder, values):
+    for name in sorted(values):
+        write_json(os.path.join(folder, name), values[name])
+    _sync(folder)
+
+
+def _sync(folder):
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot sync a folder
+            raise
+    finally:
+        os.close(handle)
+
+
+def _publish(layout, aside, job_id):
+    """True if the folder got its name; False, and it is gone, if the job was there before."""
+    try:
+        os.rename(aside, layout.job(job_id))
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+    remove.tree(aside)
+    return False
+
+
+def session_environ():
+    """What `ssh HOST` gave us, without what belongs to that session only: names and values as text."""
+    return {to_text(name): to_text(value) for name, value in os.environb.items()
+            if name not in _SESSION_NAMES and not name.startswith(_SESSION_PREFIXES)}
+
+
+def sweep_leftovers(layout, older_than_s=LEFTOVER_S):
+    """Remove what stages that were cut left behind; the paths removed."""
+    removed = []
+    limit = time.time() - older_than_s
+    for folder in (layout.jobs, layout.hosts):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                if name.startswith(b".tmp-") and os.lstat(path).st_mtime < limit:
+                    remove.tree(path)
+                    removed.append(path)
+            except OSError:
+                continue
+    return removed
