@@ -40,7 +40,9 @@ def _before_all(
     as_json: Json = False,
     hosts_file: Hosts = None,
     timings: Timings = False,
-    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
+    ] = False,
 ) -> None:
     """Batch jobs on shared accelerator servers that are reached over SSH only.
 

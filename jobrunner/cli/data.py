@@ -62,7 +62,7 @@ def pull(
     word: Id,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Files or folders; default: the spec's outputs.", show_default=False),
+        typer.Argument(metavar="PATH", help="Files or folders; default: the spec's outputs.", show_default=False),
     ] = None,
     to: To = None,
 ) -> int:
@@ -84,7 +84,7 @@ def _pulled_text(out: Output, result: PullResult) -> None:
 
 def init(
     out: Output,
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where; default: here.", show_default=False)] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where; default: here.", show_default=False)] = Path(
         "."
     ),
 ) -> int:
@@ -102,7 +102,7 @@ def init(
 
 def schema(
     out: Output,
-    kind: Annotated[str, typer.Argument(metavar="[spec|hosts]", help="Of what.", show_default=False)] = "spec",
+    kind: Annotated[str, typer.Argument(metavar="spec|hosts", help="Of what.", show_default=False)] = "spec",
 ) -> int:
     """Print the JSON Schema of specs or hosts files, for editors."""
     from jobrunner.core import schema as core
@@ -122,7 +122,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's host running, to play with.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop a demo host that was kept.")] = False,
 ) -> int:
-    """Show the whole thing on this machine alone, with simulated cards."""
+    """Try it all on this machine alone, with simulated cards."""
     from jobrunner.service import demo as service
 
     if not out.json:

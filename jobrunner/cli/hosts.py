@@ -71,9 +71,7 @@ def _print_hosts(out: Output, result: HostsResult, text: Callable[[], None]) -> 
         if result.hosts:
             text()
         elif not result.errors:
-            out.say(
-                "no hosts are known (jobrunner init writes a hosts file; any alias of the SSH configuration will do)"
-            )
+            out.say("no hosts are known (jobrunner init writes a hosts file; any SSH alias will do)")
 
     return out.result({"hosts": result.hosts}, result, write)
 
@@ -92,9 +90,7 @@ def add(
         str | None,
         typer.Option("--address", metavar="[USER@]HOST[:PORT]", help="If not an SSH alias.", show_default=False),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Trust the key that the host shows, without asking.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Trust the key that the host shows.")] = False,
     fingerprint: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +172,10 @@ def cards(out: Output, names: HostNames = None) -> int:
 
 
 def doctor(out: Output, names: HostNames = None) -> int:
-    """Check this machine, the way to hosts, and the hosts; say what to mend."""
+    """Check this machine, the hosts and the way there.
+
+    Whatever is wrong comes with what to do about it.
+    """
     from jobrunner.service import doctor as service
 
     with out.session() as session:

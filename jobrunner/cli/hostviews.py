@@ -172,7 +172,7 @@ def doctor_lines(hosts: Iterable[Row]) -> list[tuple[str, str]]:
 
 
 def removed_table(hosts: Iterable[Row]) -> Table:
-    """What a cleaning removed (or would)."""
+    """What a cleaning removed, or would."""
     table = Table(
         [Column("HOST"), Column("PATH", shrinks=True), Column("SIZE", right=True), Column("WHY", shrinks=True)]
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,7 @@ from jobrunner.core.errors import UsageError
 from jobrunner.core.states import JobState
 
 if TYPE_CHECKING:
+    from jobrunner.core.errors import JobrunnerError
     from jobrunner.core.jobs import JobRow
     from jobrunner.service.results import CancelResult, Listing, SubmitResult
     from jobrunner.service.session import Session
@@ -27,7 +30,7 @@ WATCH_SECONDS = 2.0
 
 def submit(
     out: Output,
-    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="Job specs (YAML).", show_default=False)],
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC", help="Job specs (YAML).", show_default=False)],
     host: HostOption = None,
     overrides: Annotated[
         list[str] | None,
@@ -57,7 +60,7 @@ def submit(
         raise UsageError("--dry-run sends nothing, so there is nothing to wait for", remedy="leave one of the two out")
     with out.session() as session:
         result = service.submit(session, specs, host=host, overrides=overrides or [], dry_run=dry_run, large=large)
-        if dry_run or not (follow or wait) or not result.rows or result.errors:
+        if dry_run or not (follow or wait) or not result.rows:
             return _print_submitted(out, result)
         if follow:
             return _submit_and_follow(out, session, result)
@@ -126,7 +129,7 @@ def _submit_and_wait(out: Output, session: Session, result: SubmitResult) -> int
     for warning in result.warnings:
         out.warn(warning)
     words = [row.id for row in result.rows]
-    return _wait_for(out, session, words, None)
+    return _wait_for(out, session, words, None, earlier=result.errors) or result.exit_code
 
 
 def _submit_and_follow(out: Output, session: Session, result: SubmitResult) -> int:
@@ -208,7 +211,15 @@ def wait(
         return _wait_for(out, session, ids, duration(timeout) if timeout else None)
 
 
-def _wait_for(out: Output, session: Session, words: list[str], timeout: float | None) -> int:
+def _wait_for(
+    out: Output,
+    session: Session,
+    words: list[str],
+    timeout: float | None,
+    *,
+    earlier: Sequence[JobrunnerError] = (),
+) -> int:
+    """Wait for jobs and print them, with the errors of what came before. Returns the exit code."""
     from jobrunner.cli.stream import looking_only
     from jobrunner.service import jobs as service
 
@@ -218,6 +229,7 @@ def _wait_for(out: Output, session: Session, words: list[str], timeout: float | 
 
     with looking_only(words[0]):
         result = service.wait(session, words, timeout=timeout, on_change=changed)
+    result = replace(result, errors=[*earlier, *result.errors])
     data = {"jobs": [row.as_json() for row in result.rows], "timed_out": result.timed_out}
     return out.result(data, result, lambda: out.table(job_table(result.rows, output.now())))
 
@@ -229,7 +241,7 @@ def cancel(
         str | None, typer.Option("--grace", metavar="T", help="Time between TERM and KILL.", show_default=False)
     ] = None,
 ) -> int:
-    """End jobs with all their processes, and see that nothing is left of them.
+    """End jobs with all their processes, verified.
 
     If a host does not answer, the wish is kept and applied at the next contact by any command (exit code 3).
     """
@@ -307,7 +319,7 @@ def priority(
 
 
 def attach(out: Output, word: Id) -> int:
-    """Open a live terminal on a job that was started with `launcher: tmux`.
+    """Open a live terminal on a job of `launcher: tmux`.
 
     Leaving it (Ctrl-b d) leaves the job running.
     """

@@ -21,7 +21,7 @@ _LONGEST_SEQUENCE = 4096
 
 
 class LogView:
-    """Cleans the log of one attempt. `terminal`: keep colours, and show unfinished lines that a later piece may redraw."""
+    """Cleans the log of one attempt. `terminal`: keep colours; show unfinished lines that may yet be redrawn."""
 
     def __init__(self, *, terminal: bool) -> None:
         self._terminal = terminal

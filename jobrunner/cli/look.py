@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 def show(out: Output, word: Id) -> int:
-    """Tell everything about one job: its spec, attempts, timeline, cards, checkpoints, and why it is as it is."""
+    """Tell everything about one job.
+
+    Its spec, attempts, timeline, cards and checkpoints, and the evidence for its state.
+    """
     from jobrunner.service import jobs as service
 
     with out.session() as session:

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 
-def complete_jobs(incomplete: str) -> list[tuple[str, str]]:
+def complete_jobs(incomplete: str) -> list[str]:
     """Ids and names that begin so, from the ledger alone: no host is asked. Nothing ever goes wrong aloud."""
     try:
-        from jobrunner.service.complete import job_words
+        from jobrunner.service.session import open_session
 
-        return job_words(incomplete)
+        with open_session() as session:
+            if not (session.home / "ledger.db").exists():
+                return []
+            return session.ledger.completion_ids(incomplete)
     except Exception:  # a shell that completes a word must not show a traceback
         return []
 
@@ -33,12 +36,12 @@ _ID_HELP = "A job's id, a unique beginning of it, or a name (its newest job)."
 
 Id = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, show_default=False, autocompletion=complete_jobs)]
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID...", help=_ID_HELP, show_default=False, autocompletion=complete_jobs)
+    list[str], typer.Argument(metavar="ID", help=_ID_HELP, show_default=False, autocompletion=complete_jobs)
 ]
 HostNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[HOST]...", help="Hosts; default: every known one.", show_default=False, autocompletion=complete_hosts
+        metavar="HOST", help="Hosts; default: every known one.", show_default=False, autocompletion=complete_hosts
     ),
 ]
 HostOption = Annotated[

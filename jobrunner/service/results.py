@@ -54,6 +54,7 @@ class SubmitResult(Result):
     `plans`   only for a dry run, one dict a job: `name`, `file`, `host`, `device`, `cards`, `command` (text), `files`,
               `bytes`, `why` (why this host), `spec` (as resolved).
     `resumed` ids of earlier submits that this one finished; `resume_from` the checkpoint that a retry goes on from.
+    `errors`  one per job that no host has now; a candidate host that was silent while another took it is a warning.
     """
 
     rows: list[JobRow] = field(default_factory=list)
@@ -62,6 +63,11 @@ class SubmitResult(Result):
     resumed: list[str] = field(default_factory=list)
     resume_from: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first job that did not arrive, even if others did."""
+        return self.errors[0].exit_code if self.errors else 0
 
 
 @dataclass(frozen=True)
