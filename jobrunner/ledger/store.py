@@ -81,11 +81,9 @@ class Store:
             self._prepare()
         except sqlite3.OperationalError as error:
             log = Path(f"{self.path}-wal")
-            if (
-                os.access(self.path.parent, os.W_OK)
-                or "open" not in str(error)
-                or (log.exists() and log.stat().st_size)
-            ):
+            unread = log.exists() and log.stat().st_size > 0
+            refused = "unable to open" in str(error) or "readonly" in str(error)
+            if not refused or unread or os.access(self.path.parent, os.W_OK):
                 raise
             self._connection.close()
             self._connection = self._connect(self.path.resolve().as_uri() + "?immutable=1")
@@ -140,17 +138,14 @@ class Store:
             return
         deadline = time.monotonic() + self._busy
         while True:
-            # SQLite does not wait by itself when the mode changes while others have the file open.
+            # SQLite does not wait by itself when the mode changes while others have the file open. Where it may not
+            # change it at all it says nothing: the old mode is slower or less shareable, never wrong on this machine.
             try:
-                if self._connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()[0] == wanted:
-                    return
+                self._connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()
+                return
             except sqlite3.OperationalError as error:
-                if "readonly" in str(error):
-                    return
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise
-            if time.monotonic() > deadline:
-                return  # the old mode is slower or less shareable, never wrong on this machine
             time.sleep(0.02)
 
     def _migrate(self) -> None:
