@@ -224,7 +224,8 @@ def _refusal(config: HostConfig, verdict: Verdict) -> HostKeyError:
             host=config.alias,
             code="hostkey_changed",
             remedy="Somebody may be listening in. If its administrator confirms the new key, remove the old one with "
-            f"`ssh-keygen -R '{config.lookup_name}' -f {verdict.known.file}` and run `jobrunner hosts add {config.alias}`.",
+            f"`ssh-keygen -R '{config.lookup_name}' -f {verdict.known.file}` "
+            f"and pin the new one: `jobrunner hosts add {config.alias}`.",
         )
     if verdict.status == "revoked":
         return HostKeyError(
@@ -255,7 +256,7 @@ def pin(file: str | Path, config: HostConfig, key: HostKey) -> None:
     ):
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
     with os.fdopen(handle, "r+b") as stream:
         stream.seek(0, os.SEEK_END)
         size = stream.tell()
