@@ -1,0 +1,88 @@
+"""request.json: what a host is told to run (docs/host.md). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jobrunner.core.hosts import HostSpec
+from jobrunner.core.placeholders import fill_words
+from jobrunner.core.spec import JobSpec
+
+VERSION = 1
+
+
+def build_request(
+    spec: JobSpec,
+    host: HostSpec,
+    *,
+    job_id: str,
+    agent_hash: str,
+    submitted_at: str,
+    client: Mapping[str, Any],
+    code: Mapping[str, Any] | None,
+    retry_of: str | None = None,
+    sweep: Mapping[str, Any] | None = None,
+    schedule: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The request for one job on one host.
+
+    `client` is `{"host", "user"}`, `code` `{"files", "bytes", "commit", "branch", "dirty"}` or None. A trial's `sweep`
+    holds at least `id` and `parameters` (name to text), which are filled into the words here.
+    """
+    values: dict[str, str] | None = None
+    if spec.sweep is not None or sweep is not None:
+        values = {str(name): str(value) for name, value in ((sweep or {}).get("parameters") or {}).items()}
+    return {
+        "v": VERSION,
+        "id": job_id,
+        "name": spec.name,
+        "agent": agent_hash,
+        "submitted_at": submitted_at,
+        "retry_of": retry_of,
+        "sweep": dict(sweep) if sweep is not None else None,
+        "schedule": dict(schedule) if schedule is not None else None,
+        "spec": spec.as_json(),
+        "run": _run(spec, host, values),
+        "code": dict(code) if code is not None else None,
+        "client": dict(client),
+    }
+
+
+def _run(spec: JobSpec, host: HostSpec, values: Mapping[str, str] | None) -> dict[str, Any]:
+    plain = spec.as_json()
+    ids = spec.card_ids
+    env = dict(zip(spec.env, fill_words(list(spec.env.values()), values, checkpoints=False), strict=True))
+    return {
+        "command": _command(spec, values),
+        "resume_args": fill_words(spec.resume_args, values, checkpoints=True, resume=True),
+        "device": spec.device,
+        "cards": spec.card_count,
+        "card_ids": None if ids is None else list(ids),
+        "env": env,
+        "secrets": list(spec.secrets),
+        "host_env": dict(host.env),
+        "host_setup": list(host.setup),
+        "runtime": plain["runtime"],
+        "launcher": spec.launcher or host.launcher,
+        "timeout_s": spec.timeout_s,
+        "grace_s": spec.grace.seconds,
+        "priority": spec.priority,
+        "after": plain["after"],
+        "retry": {"max": spec.retry.max, "on": list(spec.retry.on), "backoff_s": spec.retry.backoff.seconds},
+        "checkpoints": plain["checkpoints"],
+        "carry": list(spec.carry),
+        "outputs": list(spec.outputs),
+        "metrics": dict(spec.metrics),
+        "limits": host.limits(),
+    }
+
+
+def _command(spec: JobSpec, values: Mapping[str, str] | None) -> dict[str, Any]:
+    """A shell text; a script and its words; or words: `args` follow a command's own."""
+    args = fill_words(spec.args, values, checkpoints=True)
+    if spec.script is not None:
+        return {"script": spec.script, "args": args}
+    if isinstance(spec.command, str):
+        return {"shell": spec.command}
+    return {"argv": [*fill_words(spec.command or (), values, checkpoints=False), *args]}
