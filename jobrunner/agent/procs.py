@@ -240,7 +240,8 @@ def agent_place():
     for _ in range(package.count(".") + 2):
         place = os.path.dirname(place)
     name = os.path.basename(place)
-    known = name[len("agent-"):-len(".pyz")] if name.startswith("agent-") and name.endswith(".pyz") else ""
+    # A zipapp, or the folder beside it into which it was unpacked.
+    known = name[len("agent-"):].split(".")[0] if name.startswith("agent-") else ""
     return place, package, known
 
 
@@ -280,6 +281,48 @@ def spawn_detached(argv, keep=(), errors_to=None):
         os.execve(words[0], words, own_environment())
     finally:
         os._exit(127)
+
+
+def output(argv, environment, wait=True):
+    """`(exit status or None, what it printed)` of a short command, looked up on the environment's PATH; 127: not there.
+
+    Its standard input and error are /dev/null. With `wait=False` it is only started.
+    """
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            null = os.open("/dev/null", os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(write_end if wait else null, 1)
+            os.dup2(null, 2)
+            words = to_argv(argv)
+            for folder in environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").split(b":"):
+                try:
+                    os.execve(os.path.join(folder, words[0]), words, environment)
+                except OSError:
+                    continue
+        finally:
+            os._exit(127)
+    os.close(write_end)
+    try:
+        return _answer_of(child, read_end) if wait else (None, b"")
+    finally:
+        os.close(read_end)
+
+
+def _answer_of(child, read_end):
+    pieces = []
+    while True:
+        piece = os.read(read_end, 65536)
+        if not piece:
+            break
+        pieces.append(piece)
+    try:
+        status = os.waitpid(child, 0)[1]
+    except ChildProcessError:
+        return 0, b"".join(pieces)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), b"".join(pieces)
 
 
 def detach(keep=(), errors_to=None):
