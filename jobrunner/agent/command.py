@@ -1,0 +1,201 @@
+"""The first process of an attempt: makes the work folder and the environment, then becomes the command.
+
+It runs in its own session as the supervisor's child, with its output on the log. On a private descriptor it tells
+the supervisor, one JSON line each, which phase it is in and why it could not go on; exec closes that.
+"""
+
+import errno
+import json
+import os
+import signal
+
+from . import env, files, jobs, procs, runtime
+from .files import AgentError
+
+SETUP_EXIT = 125
+
+
+class Plan:
+    """What the supervisor knows about an attempt: ids, cards, port numbers. All plain values."""
+
+    def __init__(self, job_id, attempt, cards, master_port=None, hccl_port=None):
+        self.job_id = job_id
+        self.attempt = attempt
+        self.cards = cards
+        self.master_port = master_port
+        self.hccl_port = hccl_port
+
+
+def become(layout, plan, status):
+    """Set up and exec; never returns. `status` is the private descriptor (not inherited over exec)."""
+    try:
+        _reset_signals()
+        argv, environment, work = prepare(layout, plan)
+        os.chdir(work)
+        _tell(status, phase="command")
+        procs.die_with_parent(0)
+        _tell(status, launch="{}".format(_exec(argv, environment)))
+        os._exit(SETUP_EXIT)
+    except env.SetupFailed as error:
+        _tell(status, setup=str(error))
+        os._exit(error.code)
+    except AgentError as error:
+        _tell(status, setup=error.message)
+        _say(error.message)
+    except OSError as error:
+        _tell(status, setup=str(error), full=error.errno in (errno.ENOSPC, errno.EDQUOT))
+        _say(str(error))
+    except BaseException as error:
+        _tell(status, setup="{}: {}".format(type(error).__name__, error))
+        _say("{}: {}".format(type(error).__name__, error))
+    finally:
+        os._exit(SETUP_EXIT)
+
+
+def _reset_signals():
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGUSR1,
+                   signal.SIGUSR2, signal.SIGCHLD, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _tell(status, **fields):
+    try:
+        os.write(status, json.dumps(fields).encode("ascii") + b"\n")
+    except OSError:
+        pass
+
+
+def _say(text):
+    try:
+        os.write(2, b"jobrunner: " + files.to_bytes(text) + b"\n")
+    except OSError:
+        pass
+
+
+def prepare(layout, plan):
+    """`(argv, environment, work folder)` of the command, in bytes. Raises SetupFailed, AgentError or OSError."""
+    request = jobs.request(layout, plan.job_id) or {}
+    run = jobs.run_of(request)
+    from . import worktree
+    worktree.materialise(layout, plan.job_id, plan.attempt, carry_from=plan.attempt - 1 if plan.attempt > 1 else None)
+    work = os.path.join(layout.attempt(plan.job_id, plan.attempt), b"work")
+    files.make_dir(os.path.join(layout.job(plan.job_id), b"out"))
+    checkpoint, others = _resume(layout, plan.job_id)
+    environment = _environment(layout, plan, request, work, checkpoint)
+    home = files.to_text(environment.get(b"HOME") or b"/")
+    argv = runtime.command_argv(run, work, home, checkpoint, others)
+    docker = (run.get("runtime") or {}).get("docker")
+    if docker:
+        argv = _in_container(layout, plan, run, docker, argv, work)
+    return procs.to_argv(argv), environment, work
+
+
+def _resume(layout, job_id):
+    """`(path to go on from or None, {other job: path})`."""
+    told = files.read_json(os.path.join(layout.job(job_id), b"after.json")) or {}
+    others = {job: path for job, path in (told.get("checkpoints") or {}).items() if isinstance(path, str)}
+    from . import notes
+    return notes.newest(layout, job_id), others
+
+
+def _environment(layout, plan, request, work, checkpoint):
+    run = jobs.run_of(request)
+    options, device = run.get("runtime") or {}, run.get("device") or "cpu"
+    container = bool(options.get("docker"))
+    folder = layout.job(plan.job_id)
+    job = {"id": plan.job_id, "name": request.get("name"), "attempt": plan.attempt, "device": device, "cards": plan.cards,
+           "out": files.to_text(os.path.join(folder, b"out")), "resume": checkpoint, "container": container}
+    last = env.marks(job)
+    recorded = env.as_bytes(files.read_json(os.path.join(folder, b"environ.json")) or {})
+    table = env.session_part(recorded)
+    for layer in (run.get("host_env"), run.get("env"), files.read_json(os.path.join(folder, b"secrets.json"))):
+        table.update(env.as_bytes(layer))
+    home = table.setdefault(b"HOME", files.to_bytes(os.path.expanduser("~")))
+    table.setdefault(b"PATH", b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    table = env.defaults(table, device, plan.master_port, plan.hccl_port)
+    table.pop(b"JOBRUNNER_RESUME_FROM", None)
+    table.update(last)
+    table[b"PWD"] = work
+    if not container:
+        table = _activated(table, run, options, device, home, work)
+    table.pop(b"JOBRUNNER_RESUME_FROM", None)
+    table.update(last)
+    table[b"PWD"] = work
+    return table
+
+
+def _activated(table, run, options, device, home, work):
+    """The layers that a shell or a vendor has a part in: vendor, host setup, conda or venv, runtime setup."""
+    items = []
+    if options.get("vendor") != "off":
+        table = env.vendor_values(device, table)
+        items += [(b"vendor", path, b"") for path in env.vendor_scripts(device, home)]
+    items += [(b"line", files.to_bytes(line), b"") for line in run.get("host_setup") or []]
+    late = [(b"line", files.to_bytes(line), b"") for line in options.get("setup") or []]
+    expand = lambda path: files.to_bytes(runtime.expand_home(path, files.to_text(home)))  # noqa: E731
+    if options.get("conda"):
+        base = env.conda_base(table, home)
+        if base is None:
+            raise env.SetupFailed(SETUP_EXIT, "conda is asked for and no conda installation was found: "
+                                  "name its folder in the host's setup (export CONDA_EXE=…/bin/conda)")
+        items.append((b"conda", base, expand(options["conda"])))
+    elif options.get("venv"):
+        folder = os.path.join(work, expand(options["venv"]))
+        if not os.path.isdir(os.path.join(folder, b"bin")):
+            raise env.SetupFailed(SETUP_EXIT, "there is no virtual environment in {}".format(files.to_text(folder)))
+        table = env.venv_values(env.source(items, table, work), folder)
+        items = []
+    return env.source(items + late, table, work)
+
+
+def _in_container(layout, plan, run, docker, argv, work):
+    device = run.get("device") or "cpu"
+    names = sorted(set(run.get("host_env") or {}) | set(run.get("env") or {}) | set(run.get("secrets") or [])
+                   | {files.to_text(name) for name in env.marks({
+                       "id": plan.job_id, "name": "", "attempt": plan.attempt, "device": device, "cards": plan.cards,
+                       "out": "", "resume": "x", "container": True})}
+                   | {"MASTER_ADDR", "MASTER_PORT", "HCCL_IF_BASE_PORT", "PYTHONUNBUFFERED"})
+    options = run.get("runtime") or {}
+    facts = {"job": plan.job_id, "attempt": plan.attempt, "device": device, "cards": plan.cards, "names": names,
+             "work": files.to_text(work), "out": files.to_text(os.path.join(layout.job(plan.job_id), b"out")),
+             "uid": os.getuid(), "gid": os.getgid(), "setup": list(run.get("host_setup") or []) + list(options.get("setup") or []),
+             "nodes": {path for path in runtime.node_candidates(device, plan.cards) if os.path.exists(path)}}
+    return runtime.docker_argv(docker, argv, facts)
+
+
+def _exec(argv, environment):
+    """Exec a command, looked up on the environment's PATH. Returns only if it failed: what is wrong, as a text."""
+    name = argv[0]
+    if b"/" in name:
+        tried = [name]
+    else:
+        tried = [os.path.join(folder or b".", name) for folder in environment.get(b"PATH", b"").split(b":")]
+    denied = None
+    for path in tried:
+        try:
+            os.execve(path, argv, environment)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.ENOEXEC) and os.path.isfile(path):
+                denied = error
+                _exec_by_interpreter(path, argv, environment)
+            elif error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                return "{} cannot be executed: {}".format(files.to_text(path), error.strerror)
+    if denied is not None:
+        return "{} cannot be executed: {}".format(files.to_text(name), denied.strerror)
+    return "there is no {}{}".format(files.to_text(name), "" if b"/" in name else " on the job's PATH")
+
+
+def _exec_by_interpreter(path, argv, environment):
+    """A script without the x bit, or on a file system mounted noexec, through the interpreter that its `#!` names."""
+    try:
+        with open(path, "rb") as script:
+            first = script.readline(512)
+    except OSError:
+        return
+    if first.startswith(b"#!"):
+        words = first[2:].strip().split(None, 1)
+        try:
+            os.execve(words[0], words + [path] + list(argv[1:]), environment)
+        except (OSError, IndexError):
+            return

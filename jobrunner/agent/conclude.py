@@ -1,0 +1,142 @@
+"""How an attempt ended, what that makes of the job, and the one place where a verdict or a retry is written."""
+
+import os
+import time
+
+from . import clock, jobs, queue, room
+
+LOST = ("host_reboot", "killed", "unobserved")
+RETRY_WORD = {"exit": "exit", "signal": "signal", "oom": "oom"}
+MAX_BACKOFF_S = 24 * 3600
+
+
+def state_of(record):
+    """The final state that an exit record means. Pure."""
+    if record.get("stopped_by") == "cancel":
+        return "CANCELLED"
+    if record.get("stopped_by") == "timeout":
+        return "TIMEOUT"
+    if record.get("reason") in LOST:
+        return "LOST"
+    if record.get("reason") is None and record.get("exit_code") == 0:
+        return "COMPLETED"
+    return "FAILED"
+
+
+def signal_name(number):
+    """`SIGKILL` for 9; a number without a name as `SIG<n>`."""
+    import signal
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "SIG{}".format(number)
+
+
+def classify(status, setup_error=None, launch_error=None, oom=None, disk_full=None):
+    """`(exit_code, signal, reason, evidence)` of an ended command. Pure.
+
+    `status` is what `wait` gave; the errors and the evidence for host memory and a full disk are texts or None.
+    """
+    signal = signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+    if setup_error is not None:
+        return code, signal, "disk_full" if disk_full else "setup", disk_full or setup_error
+    if launch_error is not None:
+        return None, None, "launch", launch_error
+    if code == 0:
+        return 0, None, None, None
+    if oom and (signal == "SIGKILL" or code == 137):
+        return code, signal, "oom", oom
+    if disk_full:
+        return code, signal, "disk_full", disk_full
+    if signal:
+        return code, signal, "signal", "the command was ended by {}".format(signal)
+    return code, signal, "exit", "the command ended with exit code {}".format(code)
+
+
+def retry_delay(policy, attempt, state, reason):
+    """Seconds until the next attempt, or None for no further one. Pure.
+
+    `policy` is the spec's `retry`: at most `max` further attempts, on the reasons of `on`; the wait doubles each time.
+    """
+    policy = policy or {}
+    word = {"TIMEOUT": "timeout", "LOST": "lost"}.get(state) or (RETRY_WORD.get(reason) if state == "FAILED" else None)
+    on = policy.get("on")
+    if word is None or attempt > int(policy.get("max") or 0) or word not in (on if on is not None else ("exit",)):
+        return None
+    return min(MAX_BACKOFF_S, float(policy.get("backoff_s") or 0) * 2 ** (attempt - 1))
+
+
+def conclude(layout, job_id, attempt, record):
+    """Make of an ended attempt what it means: the verdict, or a queue entry for the next attempt.
+
+    The caller holds the job's lock. May be repeated; a job that is final stays as it is.
+    """
+    if jobs.is_final(layout, job_id):
+        tidy(layout, job_id)
+        return
+    request = jobs.request(layout, job_id) or {"id": job_id}
+    state, reason = state_of(record), record.get("reason")
+    wish = jobs.cancel(layout, job_id)
+    delay = None if wish else retry_delay(jobs.run_of(request).get("retry"), attempt, state, reason)
+    if delay is not None:
+        started = jobs.start(layout, job_id, attempt) or {}
+        jobs.journal(layout, job_id, "retry", attempt=attempt + 1, after=state, reason=reason, delay_s=delay)
+        queue.enqueue(layout, job_id, request, attempt + 1, clock.stamp(time.time() + delay) if delay else None,
+                      since=started.get("queued_since"), carry=started.get("carry"))
+        return
+    if wish and state == "LOST":
+        state, reason = "CANCELLED", None
+    finish(layout, job_id, {
+        "state": state, "reason": None if state in ("COMPLETED", "CANCELLED", "TIMEOUT") else reason,
+        "exit_code": record.get("exit_code"), "signal": record.get("signal"), "attempt": attempt,
+        "at": record.get("at") or clock.stamp(), "evidence": record.get("evidence")})
+
+
+def finish(layout, job_id, verdict):
+    """Write the verdict unless there is one, and remove what a final job must not have. The caller holds the lock."""
+    path = os.path.join(layout.job(job_id), b"final.json")
+    if room.publish(path, dict(verdict, v=jobs.FORMAT), once=True):
+        jobs.journal(layout, job_id, "final", state=verdict["state"], reason=verdict.get("reason"),
+                     exit_code=verdict.get("exit_code"), signal=verdict.get("signal"))
+    tidy(layout, job_id)
+
+
+def tidy(layout, job_id):
+    """What holds for every final job: no secrets, no queue entry, no reserved room."""
+    folder = layout.job(job_id)
+    for path in (os.path.join(folder, b"secrets.json"), layout.queued(job_id), os.path.join(folder, b"final.json.room")):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+
+def lost(layout, job_id, attempt, reason, evidence):
+    """Record that an attempt is gone without an exit record, and conclude. The caller holds the lock."""
+    started = jobs.start(layout, job_id, attempt) or {}
+    record = {"v": jobs.FORMAT, "exit_code": None, "signal": None, "reason": reason, "at": clock.stamp(),
+              "started_at": started.get("at"), "evidence": evidence, "stopped_by": None, "left": [], "usage": {}}
+    room.publish(os.path.join(layout.attempt(job_id, attempt), b"exit.json"), record)
+    jobs.journal(layout, job_id, "lost", attempt=attempt, reason=reason, evidence=evidence)
+    note_checkpoints(layout, job_id)
+    conclude(layout, job_id, attempt, record)
+
+
+def note_checkpoints(layout, job_id):
+    """Bring the job's list of checkpoints up to date, in a short-lived child: long-lived callers stay small."""
+    run = jobs.run_of(jobs.request(layout, job_id))
+    if not (run.get("checkpoints") or {}).get("paths"):
+        return
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            from . import notes
+            notes.take(layout, job_id)
+            status = 0
+        finally:
+            os._exit(status)
+    os.waitpid(child, 0)
+
+

@@ -1,0 +1,101 @@
+"""Stop a job wholly: TERM to everything of it, a grace, KILL, and a look that nothing is left."""
+
+import os
+import signal
+import time
+
+from . import jobs, procs
+
+LATE_S = 10.0  # after so many seconds of KILL in vain a warning is written
+
+
+def stop(supervisor, by):
+    """Stop the job because of `by` (cancel, timeout). Returns when nothing of it is left."""
+    supervisor.stopped_by = by
+    jobs.journal(supervisor.layout, supervisor.job_id, "stopping", by=by, grace_s=grace_of(supervisor))
+    _clear(supervisor)
+
+
+def leftovers(supervisor):
+    """Stop what is still there after the command has ended."""
+    left = supervisor.members()
+    if left or containers_of(supervisor):
+        if not supervisor.stopped_by and not supervisor.adopted:
+            jobs.journal(supervisor.layout, supervisor.job_id, "leftovers", processes=[
+                {"pid": process.pid, "command": procs.command_line(process.pid)} for process in left[:20]])
+        _clear(supervisor)
+
+
+def grace_of(supervisor):
+    """Seconds between TERM and KILL: what the wish to cancel says, else the spec."""
+    wish = jobs.cancel(supervisor.layout, supervisor.job_id) or {}
+    grace = wish.get("grace_s")
+    if grace is None:
+        grace = supervisor.run_spec.get("grace_s")
+    return 30.0 if grace is None else max(0.0, float(grace))
+
+
+def containers_of(supervisor):
+    """Live containers of the job (ids); docker is asked only for jobs that run in one."""
+    if not (supervisor.run_spec.get("runtime") or {}).get("docker"):
+        return []
+    from . import containers
+    return containers.of_job(supervisor.job_id)
+
+
+def _clear(supervisor):
+    began = time.monotonic()
+    asked, warned, wait = set(), False, 0.01
+    in_container = bool(containers_of(supervisor))
+    if in_container:
+        _to_container(supervisor, "TERM")
+    while True:
+        members = supervisor.members()
+        if not members and not (in_container and containers_of(supervisor)):
+            if supervisor.child is None or supervisor.status is not None:
+                return
+        passed = time.monotonic() - began
+        if passed < grace_of(supervisor):
+            _ask(supervisor, members, asked)
+            wait = min(wait * 1.5, 0.2, max(0.001, grace_of(supervisor) - passed))
+        else:
+            _kill(supervisor, members, in_container)
+            wait = 0.02 if passed < grace_of(supervisor) + 1 else 1.0
+            if passed > grace_of(supervisor) + LATE_S and not warned:
+                warned = True
+                _warn(supervisor, members)
+        supervisor.turn(wait)
+
+
+def _ask(supervisor, members, asked):
+    """TERM, once to each process: the command's group in one blow, then whoever is elsewhere."""
+    fresh = [process for process in members if (process.pid, process.ticks) not in asked]
+    group = supervisor.child if supervisor.status is None else None
+    if group and any(process.pgid == group for process in fresh):
+        try:
+            os.killpg(group, signal.SIGTERM)
+        except OSError:
+            group = None
+    for process in fresh:
+        asked.add((process.pid, process.ticks))
+        if not group or process.pgid != group:
+            procs.send(process, signal.SIGTERM)
+        if process.state == b"T":
+            procs.send(process, signal.SIGCONT)
+
+
+def _kill(supervisor, members, in_container):
+    for process in members:
+        procs.send(process, signal.SIGKILL)
+    if in_container:
+        _to_container(supervisor, "KILL")
+
+
+def _to_container(supervisor, name):
+    from . import containers
+    containers.signal_job(supervisor.job_id, name)
+
+
+def _warn(supervisor, members):
+    jobs.journal(supervisor.layout, supervisor.job_id, "warning", text="processes that even KILL does not end: " + ", ".join(
+        "{} ({})".format(process.pid, procs.command_line(process.pid)) for process in members[:10]))

@@ -1,0 +1,391 @@
+"""One per running job: starts its command, watches it, stops it, and writes how it ended."""
+
+import json
+import os
+import select
+import signal
+import time
+
+from . import clock, conclude, evidence, files, jobs, leases, procs, queue, room, share, stopping, usage
+from .files import AgentError
+
+CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
+WATCH_S = 2.0  # how often an adopted job's processes are looked for
+
+
+class Supervisor:
+    """Supervises one attempt. `lock` is the job's lock, `held` what the command inherits (leases of cards and ports)."""
+
+    adopted = False
+
+    def __init__(self, layout, job_id, attempt, lock, held=(), cards=(), entry=None):
+        self.layout, self.job_id, self.attempt = layout, job_id, attempt
+        self.lock, self.held, self.cards = lock, list(held), sorted(cards)
+        self.entry = entry or {}
+        self.request = jobs.request(layout, job_id) or {"id": job_id}
+        self.run_spec = jobs.run_of(self.request)
+        self.folder = layout.attempt(job_id, attempt)
+        self.terminal = None
+        self.child = self.status = self.command = None
+        self.told = {}
+        self.stopped_by = None
+        self.started = {}
+        self.spent = {"user_s": 0.0, "system_s": 0.0, "max_rss_kb": 0}
+        self.helpers = set()
+        self._unread = b""
+        self._poller = select.poll()
+        self._polled = set()
+
+    # the steps
+
+    def run(self):
+        """The whole life of an attempt. Returns the exit code of the supervisor itself."""
+        self.catch_signals()
+        self.oom_before = evidence.oom_counts()
+        try:
+            self.begin()
+        except (OSError, AgentError) as error:
+            return self.not_begun(error)
+        while self.status is None and self.stopped_by is None:
+            self.turn(self.patience())
+            self.look_for_reasons_to_stop()
+        stopping.leftovers(self)
+        self.end()
+        return 0
+
+    def catch_signals(self):
+        """Signals wake the loop through a pipe; what would end us does not."""
+        wake, waker = os.pipe()
+        for end in (wake, waker):
+            os.set_blocking(end, False)
+        self._wake = wake
+        signal.set_wakeup_fd(waker)
+        for number in (signal.SIGCHLD, signal.SIGUSR1):
+            signal.signal(number, _nothing)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self.poll_for(wake)
+
+    def begin(self):
+        """Commit the start: start.json, then the queue's entry is removed; the command's process waits until then."""
+        files.make_dir(self.folder)
+        self.log = os.open(os.path.join(self.folder, b"log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        room.reserve(os.path.join(self.folder, b"exit.json"))
+        room.reserve(os.path.join(self.layout.job(self.job_id), b"final.json"))
+        self.take_ports()
+        from . import launchers
+        self.terminal = launchers.get(self.run_spec.get("launcher")).open_terminal(
+            self.layout, self.job_id, self.attempt, self.log)
+        procs.become_subreaper()
+        go = self.fork_command()
+        self.mono = time.monotonic()
+        self.record_start()
+        queue.remove(self.layout, self.job_id)
+        os.write(go, b"g")
+        os.close(go)
+        jobs.journal(self.layout, self.job_id, "started", attempt=self.attempt, cards=self.cards)
+        share.publish_leases(self.layout, jobs.running(self.layout))
+        self.poll_for(*self.terminal.descriptors())
+
+    def take_ports(self):
+        """Port ranges for the command, kept as long as it lives. A host without free ones starts it without."""
+        from . import ports
+        self.ports = []
+        try:
+            taken = ports.take(2 if self.run_spec.get("device") == "npu" else 1)
+        except OSError as error:
+            jobs.journal(self.layout, self.job_id, "warning", text="no port range was free: {}".format(error.strerror))
+            return
+        self.ports = [first for first, _ in taken]
+        self.held += [lock for _, lock in taken]
+
+    def fork_command(self):
+        """Fork the command's process, which waits for a byte; returns the descriptor to write it to."""
+        status_read, status_write = os.pipe()
+        wait, go = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                self.in_child(status_write, wait, (status_read, go))
+            finally:
+                os._exit(127)
+        os.close(wait)
+        os.close(status_write)
+        os.set_blocking(status_read, False)
+        self.child, self._told_by = child, status_read
+        self.command = dict(procs.identity(child) or {"pid": child}, pgid=child)
+        self.terminal.started()
+        self.poll_for(status_read)
+        return go
+
+    def in_child(self, status, wait, others):
+        """In the command's process: keep what it is to inherit, close the rest, wait for the start to be committed."""
+        procs.die_with_parent(signal.SIGKILL)
+        for descriptor in others:
+            os.close(descriptor)
+        os.setsid()
+        self.terminal.enter()
+        if os.read(wait, 1) != b"g":
+            os._exit(0)
+        procs.close_all_but([0, 1, 2, status] + self.held)
+        for descriptor in self.held:
+            os.set_inheritable(descriptor, True)
+        from . import command
+        ports = self.ports + [None, None]
+        command.become(self.layout, command.Plan(self.job_id, self.attempt, self.cards, ports[0], ports[1]), status)
+
+    def record_start(self):
+        """Write start.json: who supervises, what it started, with which cards."""
+        entry = self.entry
+        self.started = {
+            "v": jobs.FORMAT, "supervisor": procs.identity(), "command": self.command, "cards": self.cards,
+            "device": self.run_spec.get("device") or "cpu", "name": self.request.get("name"), "phase": "setup",
+            "at": clock.stamp(), "began": time.time(), "mono": self.mono, "timeout_s": self.run_spec.get("timeout_s"),
+            "attempt": self.attempt, "queued_since": entry.get("since"), "ports": self.ports, "log": "log",
+            "carry": {"priority": entry["priority"]} if "priority" in entry else {}, "agent": procs.agent_place()[2]}
+        self.save_start()
+
+    def save_start(self, sync=True):
+        files.write_json(os.path.join(self.folder, b"start.json"), self.started, sync=sync)
+
+    def not_begun(self, error):
+        """The start could not be committed: the job stays queued, or fails if it never can start here."""
+        text = getattr(error, "message", None) or str(error)
+        if self.child:
+            os.kill(self.child, signal.SIGKILL)
+        if self.terminal is not None:
+            self.terminal.close()
+        if isinstance(error, AgentError) and not os.path.exists(os.path.join(self.folder, b"start.json")):
+            conclude.finish(self.layout, self.job_id, {
+                "state": "FAILED", "reason": "launch", "exit_code": None, "signal": None, "attempt": self.attempt,
+                "at": clock.stamp(), "evidence": text + (". " + error.remedy if error.remedy else "")})
+            return 0
+        jobs.journal(self.layout, self.job_id, "warning", text="it could not be started: {}".format(text))
+        return 75
+
+    # the loop
+
+    def poll_for(self, *descriptors):
+        for descriptor in descriptors:
+            self._poller.register(descriptor, select.POLLIN)
+            self._polled.add(descriptor)
+
+    def patience(self):
+        """Seconds that may be slept."""
+        waits = [CHECK_S]
+        if self.deadline() is not None:
+            waits.append(self.deadline() - time.monotonic())
+        return max(0.0, min(waits))
+
+    def deadline(self):
+        """When the time limit ends, by the clock that cannot be set; None without one."""
+        limit = self.run_spec.get("timeout_s")
+        return self.mono + float(limit) if limit else None
+
+    def turn(self, seconds):
+        """Sleep until something happens or so many seconds passed, and handle it."""
+        for descriptor, _ in self._poller.poll(int(seconds * 1000) + 1 if seconds > 0 else 0):
+            if descriptor == self._wake:
+                _empty(descriptor)
+            elif descriptor == self._told_by:
+                self.listen()
+            else:
+                self.terminal.serve(descriptor)
+        self.watch_terminal()
+        self.reap()
+        self.now_and_then()
+
+    def watch_terminal(self):
+        """Poll what the terminal has now: panes come and go."""
+        wanted = set(self.terminal.descriptors()) if self.terminal else set()
+        for descriptor in self._polled - wanted - {self._wake, self._told_by}:
+            self._polled.discard(descriptor)
+            self._poller.unregister(descriptor)
+        self.poll_for(*(wanted - self._polled))
+
+    _told_by = None
+    _checked = 0.0
+
+    def listen(self):
+        """Hear from the command's process which phase it is in, and why it cannot go on."""
+        data = os.read(self._told_by, 65536)
+        if not data:
+            self._poller.unregister(self._told_by)
+            self._polled.discard(self._told_by)
+            os.close(self._told_by)
+            self._told_by = None
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self.told.update(json.loads(line.decode("ascii")))
+        if self.told.get("phase") and self.started.get("phase") != self.told["phase"]:
+            self.started["phase"] = self.told["phase"]
+            try:
+                self.save_start(sync=False)
+            except OSError:
+                pass  # a full disk: the phase is shown late, nothing else
+
+    def reap(self):
+        """Collect ended children: the command, orphans that became ours, helpers."""
+        while True:
+            try:
+                pid, status, spent = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self.helpers:
+                self.helpers.discard(pid)
+                continue
+            self.spent["user_s"] += spent.ru_utime
+            self.spent["system_s"] += spent.ru_stime
+            self.spent["max_rss_kb"] = max(self.spent["max_rss_kb"], spent.ru_maxrss)
+            if pid == self.child:
+                self.status = status
+                self.ended = time.time()
+
+    def now_and_then(self):
+        """Once a minute: checkpoints are noted, and the memory counters taken to which a sudden end is compared."""
+        now = time.monotonic()
+        if now - self._checked < CHECK_S or self.status is not None:
+            return
+        if self._checked:
+            self.oom_before = evidence.oom_counts()
+            self.note_checkpoints()
+        self._checked = now
+
+    def note_checkpoints(self):
+        """Note checkpoints in a helper that nobody waits for."""
+        if self.helpers or not (self.run_spec.get("checkpoints") or {}).get("paths"):
+            return
+        pid = os.fork()
+        if not pid:
+            try:
+                procs.close_all_but([2])
+                conclude.note_checkpoints(self.layout, self.job_id)
+            finally:
+                os._exit(0)
+        self.helpers.add(pid)
+
+    def look_for_reasons_to_stop(self):
+        """A wish to cancel or the end of the time limit stops the job."""
+        if self.status is not None:
+            return
+        if jobs.cancel(self.layout, self.job_id) is not None:
+            stopping.stop(self, "cancel")
+        elif self.deadline() is not None and time.monotonic() >= self.deadline():
+            stopping.stop(self, "timeout")
+
+    def members(self):
+        """The job's live processes."""
+        return procs.of_job(self.job_id, self.command, os.getpid(), spare=self.helpers)
+
+    # the end
+
+    def outcome(self):
+        """`(exit_code, signal, reason, evidence)` of the ended command."""
+        told = self.told
+        oom = evidence.oom(self.oom_before, evidence.oom_counts())
+        failed = self.status != 0 and not self.stopped_by
+        full = None
+        if failed:
+            full = told.get("setup") if told.get("full") else evidence.disk_full(
+                os.path.join(self.folder, b"log"), [self.folder, os.path.join(self.layout.job(self.job_id), b"out")])
+        return conclude.classify(self.status, told.get("setup"), told.get("launch"), oom, full)
+
+    def end(self):
+        """Write exit.json, conclude, let go of everything, and see that the queue goes on."""
+        if self.terminal is not None:
+            self.terminal.drain()
+            self.terminal.close()
+        record = self.exit_record()
+        try:
+            room.publish(os.path.join(self.folder, b"exit.json"), record)
+            jobs.journal(self.layout, self.job_id, "ended", attempt=self.attempt, exit_code=record["exit_code"],
+                         signal=record["signal"], reason=record["reason"], stopped_by=record["stopped_by"])
+            conclude.note_checkpoints(self.layout, self.job_id)
+            conclude.conclude(self.layout, self.job_id, self.attempt, record)
+        except OSError as error:
+            jobs.journal(self.layout, self.job_id, "warning", text="its end could not be concluded: {}".format(error))
+        usage.add(self.layout, record["usage"]["card_s"])
+        leases.release(self.held + [self.lock])
+        share.publish_leases(self.layout, jobs.running(self.layout))
+        if queue.names(self.layout):
+            from . import dispatcher
+            dispatcher.ensure_running(self.layout)
+
+    def exit_record(self):
+        """What exit.json says."""
+        code, name, reason, shown = self.outcome()
+        if self.stopped_by:
+            reason, shown = None, {"cancel": "stopped because somebody asked", "timeout": "stopped at its time limit of "
+                                   "{} s".format(self.run_spec.get("timeout_s"))}[self.stopped_by]
+        wall = max(0.0, time.monotonic() - self.mono)
+        spent = {name: round(value, 3) for name, value in self.spent.items()}
+        return {"v": jobs.FORMAT, "exit_code": code, "signal": name, "reason": reason, "at": clock.stamp(),
+                "started_at": self.started.get("at"), "evidence": shown, "stopped_by": self.stopped_by, "left": [],
+                "usage": dict(spent, wall_s=round(wall, 3), card_s=round(wall * len(self.cards), 3))}
+
+
+class Adopter(Supervisor):
+    """Supervises a job whose supervisor died: its processes are no children of ours, so how it ends is not seen."""
+
+    adopted = True
+
+    def begin(self):
+        self.started = jobs.start(self.layout, self.job_id, self.attempt) or {}
+        self.cards = sorted(self.started.get("cards") or [])
+        self.command = self.started.get("command")
+        self.mono = float(self.started.get("mono") or time.monotonic())
+        self.started["supervisor"] = procs.identity()
+        self.save_start()
+        room.reserve(os.path.join(self.folder, b"exit.json"))
+        self.take_leases()
+        share.publish_leases(self.layout, jobs.running(self.layout))
+
+    def take_leases(self):
+        """Hold the cards' names beside the job's processes, which may have let them go."""
+        from .layout import card_name
+        for card in self.cards:
+            lock = leases.bind(card_name(self.started.get("device"), card))
+            if lock is not None:
+                self.held.append(lock)
+
+    def patience(self):
+        return min(WATCH_S, Supervisor.patience(self))
+
+    def turn(self, seconds):
+        Supervisor.turn(self, seconds)
+        if self.status is None and not self.members() and not stopping.containers_of(self):
+            self.status = 0
+
+    def outcome(self):
+        return None, None, "unobserved", "it ended while no supervisor was its parent, so its exit code is not known"
+
+
+def _nothing(_number, _frame):
+    pass
+
+
+def _empty(descriptor):
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def main(argv):
+    """`adopt ROOT INSTANCE ID ATTEMPT LOCK`, or `start … LOCK LEASES CARDS`: supervise a job in this process."""
+    from .layout import Layout
+    layout = Layout(argv[1], argv[2])
+    job_id, attempt, lock = argv[3], int(argv[4]), int(argv[5])
+    os.set_inheritable(lock, False)
+    if argv[0] == "adopt":
+        return Adopter(layout, job_id, attempt, lock).run()
+    held = [int(word) for word in argv[6].split(",") if word]
+    for descriptor in held:
+        os.set_inheritable(descriptor, False)
+    cards = [int(word) for word in argv[7].split(",") if word]
+    return Supervisor(layout, job_id, attempt, lock, held, cards, jobs.queue_entry(layout, job_id)).run()
