@@ -49,8 +49,33 @@ class Model(BaseModel):
     """Base of everything that is read from a file: frozen, no unknown keys, its descriptions go into the schema."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=False, protected_namespaces=(), hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        defer_build=True,
+        use_attribute_docstrings=False,
+        protected_namespaces=(),
+        hide_input_in_errors=True,
     )
+
+
+def model_keys(model: type[Model], path: tuple[str | int, ...]) -> list[str]:
+    """The keys of the model that a path leads to, through optional values, lists and mappings of models."""
+    for step in path:
+        if isinstance(step, int):
+            continue
+        field = model.model_fields.get(step)
+        inner = _models_in(field.annotation if field else None)
+        if inner:
+            model = inner[0]
+        elif field is not None:
+            return []
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[Model]]:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
 
 
 def _want_text(value: Any, what: str) -> str:

@@ -22,8 +22,8 @@ from jobrunner.core.fields import (
     Shape,
     Tag,
     Written,
+    model_keys,
 )
-from jobrunner.core.spec import model_keys
 from jobrunner.core.words import Fault, Path, faults_of, found, refuse
 
 ADDRESS_PATTERN = (
@@ -163,7 +163,7 @@ class HostsFile(Model):
         dict[Alias, Entry], BeforeValidator(_nothing_is_default, json_schema_input_type=dict[Alias, Entry] | None)
     ] = Field(default={}, description="Hosts by their SSH alias.")
     ssh_config: Line | None = Field(default=None, description="The SSH configuration to use; default: ~/.ssh/config.")
-    settings: Settings = Field(default=Settings(), description="How long to wait for hosts.")
+    settings: Settings = Field(default_factory=Settings, description="How long to wait for hosts.")
 
     def get(self, alias: str) -> HostSpec:
         """The host of that name, with defaults for one that only the SSH configuration knows."""

@@ -120,37 +120,31 @@ def substitute(text: str, values: Mapping[str, str]) -> list[Part]:
 
 
 def fill_words(
-    words: Sequence[str], values: Mapping[str, str] | None, *, checkpoints: bool, resume: bool = False
+    words: Sequence[str],
+    values: Mapping[str, str] | None,
+    *,
+    checkpoints: bool,
+    resume: bool = False,
+    ids: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Words with a trial's parameters filled in (`values`; None without a sweep), ready for the host.
 
     With `checkpoints` the words may hold `{checkpoint…}`, which the host fills in; otherwise it is literal text there.
+    `ids` has the id of every job that the spec calls by another word.
     """
     filled: list[str] = []
     for word in words:
         if values is None and not (checkpoints and is_template(word, sweep=False, resume=resume)):
             filled.append(word)
             continue
-        parts = substitute(word, values or {})
+        parts = [_by_id(part, ids or {}) for part in substitute(word, values or {})]
         filled.append(render(parts) if checkpoints else "".join(_text(part) for part in parts))
     return filled
 
 
+def _by_id(part: Part, ids: Mapping[str, str]) -> Part:
+    return Checkpoint(ids.get(part.job, part.job)) if isinstance(part, Checkpoint) and part.job is not None else part
+
+
 def _text(part: Part) -> str:
     return part.text if isinstance(part, Literal) else _written(part)
-
-
-def fill_host(word: str, own: str | None, others: Mapping[str, str]) -> str:
-    """What the host makes of a word: `{checkpoint}` is `own`, `{checkpoint:JOB}` is `others[JOB]`; else empty.
-
-    The agent has its own copy of this rule; this one is for tests and for showing a plan.
-    """
-    if OPEN not in word:
-        return word
-    text = ""
-    for part in parts_of(word):
-        if isinstance(part, Checkpoint):
-            text += (own if part.job is None else others.get(part.job)) or ""
-        else:
-            text += _text(part)
-    return text

@@ -24,11 +24,13 @@ def build_request(
     retry_of: str | None = None,
     sweep: Mapping[str, Any] | None = None,
     schedule: Mapping[str, Any] | None = None,
+    ids: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The request for one job on one host.
 
     `client` is `{"host", "user"}`, `code` `{"files", "bytes", "commit", "branch", "dirty"}` or None. A trial's `sweep`
     holds at least `id` and `parameters` (name to text), which are filled into the words here.
+    `ids` has the full id of every job that `after` and `{checkpoint:JOB}` call by a name or a part of its id.
     """
     values: dict[str, str] | None = None
     if spec.sweep is not None or sweep is not None:
@@ -43,19 +45,19 @@ def build_request(
         "sweep": dict(sweep) if sweep is not None else None,
         "schedule": dict(schedule) if schedule is not None else None,
         "spec": spec.as_json(),
-        "run": _run(spec, host, values),
+        "run": _run(spec, host, values, ids or {}),
         "code": dict(code) if code is not None else None,
         "client": dict(client),
     }
 
 
-def _run(spec: JobSpec, host: HostSpec, values: Mapping[str, str] | None) -> dict[str, Any]:
+def _run(spec: JobSpec, host: HostSpec, values: Mapping[str, str] | None, known: Mapping[str, str]) -> dict[str, Any]:
     plain = spec.as_json()
     ids = spec.card_ids
     env = dict(zip(spec.env, fill_words(list(spec.env.values()), values, checkpoints=False), strict=True))
     return {
-        "command": _command(spec, values),
-        "resume_args": fill_words(spec.resume_args, values, checkpoints=True, resume=True),
+        "command": _command(spec, values, known),
+        "resume_args": fill_words(spec.resume_args, values, checkpoints=True, resume=True, ids=known),
         "device": spec.device,
         "cards": spec.card_count,
         "card_ids": None if ids is None else list(ids),
@@ -68,7 +70,7 @@ def _run(spec: JobSpec, host: HostSpec, values: Mapping[str, str] | None) -> dic
         "timeout_s": spec.timeout_s,
         "grace_s": spec.grace.seconds,
         "priority": spec.priority,
-        "after": plain["after"],
+        "after": [{"job": known.get(item.job, item.job), "when": item.when} for item in spec.after],
         "retry": {"max": spec.retry.max, "on": list(spec.retry.on), "backoff_s": spec.retry.backoff.seconds},
         "checkpoints": plain["checkpoints"],
         "carry": list(spec.carry),
@@ -78,9 +80,9 @@ def _run(spec: JobSpec, host: HostSpec, values: Mapping[str, str] | None) -> dic
     }
 
 
-def _command(spec: JobSpec, values: Mapping[str, str] | None) -> dict[str, Any]:
+def _command(spec: JobSpec, values: Mapping[str, str] | None, known: Mapping[str, str]) -> dict[str, Any]:
     """A shell text; a script and its words; or words: `args` follow a command's own."""
-    args = fill_words(spec.args, values, checkpoints=True)
+    args = fill_words(spec.args, values, checkpoints=True, ids=known)
     if spec.script is not None:
         return {"script": spec.script, "args": args}
     if isinstance(spec.command, str):

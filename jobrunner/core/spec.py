@@ -26,6 +26,7 @@ from jobrunner.core.fields import (
     Regex,
     Tag,
     Written,
+    model_keys,
 )
 from jobrunner.core.speccheck import spec_faults
 from jobrunner.core.specparts import After, Checkpoints, Code, Promote, Retry, Runtime, after_of, code_of
@@ -38,7 +39,7 @@ class JobSpec(Model):
 
     name: Name = Field(default="job", description="The job's name; the file's stem if it is left out.")
     code: Annotated[Code | None, BeforeValidator(code_of, json_schema_input_type=Line | Code | None)] = Field(
-        default=Code(), description="Folder to upload, relative to this file; null for none."
+        default_factory=Code, description="Folder to upload, relative to this file; null for none."
     )
     script: Glob | None = Field(
         default=None, description="A file inside code: .py by the runtime's python, .sh by bash, else executed."
@@ -55,7 +56,9 @@ class JobSpec(Model):
     secrets: tuple[FreeEnvName, ...] = Field(
         default=(), description="Names of variables whose values are taken from your environment or secrets.env."
     )
-    runtime: Runtime = Field(default=Runtime(), description="What is set up on the host before the command starts.")
+    runtime: Runtime = Field(
+        default_factory=Runtime, description="What is set up on the host before the command starts."
+    )
     launcher: LauncherName | None = Field(default=None, description="nohup or tmux; default: what the host says.")
     timeout: PositiveLength | None = Field(
         default=None, description="The longest an attempt may run: 90s, 15m, 12h, 3d."
@@ -67,8 +70,10 @@ class JobSpec(Model):
     after: tuple[Annotated[After, BeforeValidator(after_of, json_schema_input_type=Line | After)], ...] = Field(
         default=(), description="Jobs that must have ended before this one starts."
     )
-    retry: Retry = Field(default=Retry(), description="Further attempts of a job that ended badly.")
-    checkpoints: Checkpoints = Field(default=Checkpoints(), description="Files from which a later attempt can go on.")
+    retry: Retry = Field(default_factory=Retry, description="Further attempts of a job that ended badly.")
+    checkpoints: Checkpoints = Field(
+        default_factory=Checkpoints, description="Files from which a later attempt can go on."
+    )
     resume_args: tuple[Written, ...] = Field(
         default=(), description="Words added when there is a checkpoint to go on from; {checkpoint} is its path."
     )
@@ -135,23 +140,3 @@ def spec_from_json(data: dict[str, Any], file: str = "spec") -> JobSpec:
 def keys_at(path: tuple[str | int, ...]) -> list[str]:
     """The keys that may stand in a spec's mapping at a path."""
     return model_keys(JobSpec, path)
-
-
-def model_keys(model: type[Model], path: tuple[str | int, ...]) -> list[str]:
-    """The keys of the model that a path leads to, through optional values, lists and mappings of models."""
-    for step in path:
-        if isinstance(step, int):
-            continue
-        field = model.model_fields.get(step)
-        inner = _models_in(field.annotation if field else None)
-        if inner:
-            model = inner[0]
-        elif field is not None:
-            return []
-    return list(model.model_fields)
-
-
-def _models_in(annotation: Any) -> list[type[Model]]:
-    if isinstance(annotation, type) and issubclass(annotation, Model):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

@@ -131,7 +131,8 @@ def _faults(error: ErrorDetails, keys_at: Any) -> list[Fault]:
         within = f" in {dotted(path[:-1])}" if path[:-1] else ""
         return [Fault(path, f"the key {key!r} is not known{within}", nearest(key, known), on_key=True)]
     if kind == "missing":
-        return [Fault(path[:-1], f"{label} is missing", on_key=True)]
+        hint = "; say which kind of card: mlu, npu, gpu, or cpu for none" if label == "device" else ""
+        return [Fault(path[:-1], f"{label} is missing{hint}", on_key=True)]
     return [
         Fault(path, f"{label}: {_said(kind, context, error['input'])}", _near(kind, context, error["input"]), on_key)
     ]
