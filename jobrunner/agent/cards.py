@@ -135,7 +135,7 @@ def explain(kind, tool, answer, timeout_s):
     if "error while loading shared libraries" in said:
         message = "{} does not find its libraries: {}".format(tool, _why(answer, timeout_s))
         remedy = (
-            "its libraries are looked for in {}: install the driver, or have the administrator run ldconfig for where they are"
+        remedy = "they are looked for in {}: install the driver, or have the administrator make them known (ldconfig)"
         )
         return _error("library_missing", message, remedy.format(":".join(kind.library_path)))
     if answer.code:
