@@ -134,9 +134,7 @@ def explain(kind, tool, answer, timeout_s):
         return _error("tool_hangs", message, "a card or the driver may hang: {} and look at `dmesg`".format(by_hand))
     if "error while loading shared libraries" in said:
         message = "{} does not find its libraries: {}".format(tool, _why(answer, timeout_s))
-        remedy = (
         remedy = "they are looked for in {}: install the driver, or have the administrator make them known (ldconfig)"
-        )
         return _error("library_missing", message, remedy.format(":".join(kind.library_path)))
     if answer.code:
         return _error("tool_failed", "{} failed with {}".format(tool, _why(answer, timeout_s)), by_hand)

@@ -125,7 +125,6 @@ def _collect(child, deadline):
 def _end(child):
     """Kill what is left of the command's group. A process that hangs in the driver may stay for the kernel to end."""
     import signal
-    import warnings
 
     try:
         os.killpg(child.pid, signal.SIGKILL)
@@ -137,9 +136,8 @@ def _end(child):
     child.stdout.close()
     child.stderr.close()
     if child.returncode is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            del child
+        # It cannot be waited for; without this subprocess would warn about it for ever.
+        child.returncode = -int(signal.SIGKILL)
 
 
 def _text(data):
