@@ -59,8 +59,8 @@ with_target() {   # no venv to be had: packages in a folder of their own, and a 
     mkdir -p "$venv/bin" "$venv/site"
     where=$(cd "$venv" && pwd)
     real=$("$python" -c 'import sys; print(sys.executable)')
-    printf '#!/bin/sh\nPYTHONPATH="%s/site:%s${PYTHONPATH:+:$PYTHONPATH}" PIP_TARGET="%s/site" exec "%s" "$@"\n' \
-        "$where" "$(pwd)" "$where" "$real" >"$venv/bin/python"
+    printf '#!/bin/sh\nPYTHONPATH="%s:%s/site${PYTHONPATH:+:$PYTHONPATH}" exec "%s" "$@"\n' \
+        "$(pwd)" "$where" "$real" >"$venv/bin/python"
     chmod +x "$venv/bin/python"
     : >"$venv/target"
 }
@@ -84,7 +84,8 @@ make_venv() {
 install_packages() {
     what=".[$extras]"
     if [ -f "$venv/target" ]; then
-        "$venv/bin/python" -m pip install -q --upgrade -c constraints.txt "$what" || return 1
+        "$venv/bin/python" -m pip install -q --upgrade --target "$venv/site" -c constraints.txt "$what" ||
+            return 1
         here=$(cd "$venv" && pwd)
         for name in lint-imports vermin jobrunner; do
             [ -f "$venv/site/bin/$name" ] || continue
