@@ -14,4 +14,10 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # during the imports
         code = 130
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # closed, full or missing: said already, and not to be said again at exit
+        from jobrunner.cli.output import hush
+
+        hush(sys.stdout)
     sys.exit(code)

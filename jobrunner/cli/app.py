@@ -12,6 +12,7 @@ from jobrunner.cli import data, hosts, jobs, look
 from jobrunner.cli.command import Globals, Hosts, Json, Timings, guarded
 from jobrunner.cli.errors import ClickException, from_click
 from jobrunner.cli.output import Output, hush, write_text
+from jobrunner.cli.quick import quicken
 from jobrunner.core.errors import JobrunnerError
 
 PROGRAM = "jobrunner"
@@ -64,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     out = Output("", json="--json" in _options(arguments))
     try:
         program: Any = typer.main.get_command(app)
+        quicken(program)
         code = program.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except typer.Exit as leave:
         code = leave.exit_code

@@ -13,13 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from jobrunner.cli.errors import ClickException, OutputClosed, unexpected
-from jobrunner.cli.output import Output, hush
+from jobrunner.cli.output import Output, hush, write_text, writing
 from jobrunner.core.errors import JobrunnerError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-Hosts = Annotated[
-    Path | None, typer.Option("--hosts", metavar="FILE", help="The hosts file.", show_default=False, dir_okay=False)
-]
+Hosts = Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="The hosts file.", show_default=False)]
 Timings = Annotated[bool, typer.Option("--timings", help="Say on standard error where the time went.")]
 
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -83,10 +81,13 @@ def guarded(out: Output, work: Callable[[], int | None]) -> int:
     """Do a command's work; every way that it can end becomes an exit code and words for a person or a program."""
     try:
         code = work() or 0
-        sys.stdout.flush()
+        with writing():
+            write_text(sys.stdout, "", flush=True)
         return code
     except (typer.Exit, ClickException):
         raise
+    except typer.Abort:  # Ctrl-C or the end of input at a question
+        return _interrupted(out, "interrupted")
     except (OutputClosed, BrokenPipeError):
         hush(sys.stdout)
         return 0

@@ -131,7 +131,7 @@ def _confirm_key(out: Output, offer: HostKeyOffer, *, yes: bool, fingerprint: st
     if yes:
         return True
     shown = f"{offer.host} ({offer.address}) shows the {offer.key_type} key {offer.fingerprint}"
-    if out.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if out.json or not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         raise HostKeyError(
             f"{shown}; nobody has confirmed it, and there is no terminal to ask on",
             host=offer.host,

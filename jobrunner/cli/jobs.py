@@ -59,7 +59,10 @@ def submit(
     if dry_run and (follow or wait):
         raise UsageError("--dry-run sends nothing, so there is nothing to wait for", remedy="leave one of the two out")
     with out.session() as session:
-        result = service.submit(session, specs, host=host, overrides=overrides or [], dry_run=dry_run, large=large)
+        try:
+            result = service.submit(session, specs, host=host, overrides=overrides or [], dry_run=dry_run, large=large)
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt("interrupted; the same submit again goes on with what was sent") from stop
         if dry_run or not (follow or wait) or not result.rows:
             return _print_submitted(out, result)
         if follow:
@@ -223,9 +226,10 @@ def _wait_for(
     from jobrunner.cli.stream import looking_only
     from jobrunner.service import jobs as service
 
-    def changed(row: JobRow) -> None:
+    def changed(rows: list[JobRow]) -> None:
         if not out.json:
-            out.say(one_line(row))
+            for row in rows:
+                out.say(one_line(row))
 
     with looking_only(words[0]):
         result = service.wait(session, words, timeout=timeout, on_change=changed)

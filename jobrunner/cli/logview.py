@@ -95,6 +95,8 @@ class LogView:
             self._line[-1] = self._line[-1][:-1]
             if not self._line[-1]:
                 self._line.pop()
+        elif self._shown and self._terminal and not self._line:
+            self._out.append("\b")
 
     def _end_line(self) -> None:
         self._out.extend(self._line)
@@ -135,6 +137,8 @@ class LogView:
         end = _STRING_END.search(text, place + 2)
         if end is None:
             return self._wait(text, place)
+        if end.start() - place > _LONGEST_SEQUENCE:
+            return place + 1
         if end.group() == "\x1b":
             if end.end() == len(text):
                 return self._wait(text, place)

@@ -76,6 +76,8 @@ class Output:
 
     def write_bytes(self, data: bytes) -> None:
         """Write bytes to standard output exactly. Raises OutputClosed."""
+        if sys.stdout is None:
+            return
         with writing():
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
@@ -213,7 +215,7 @@ def write_text(stream: TextIO | None, text: str, *, flush: bool = False) -> None
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Turn "the reader of our output has gone" into OutputClosed; every other failure stays what it is."""
+    """Turn "the reader of our output has gone" into OutputClosed, and any other failure into an error with words."""
     try:
         yield
     except BrokenPipeError as error:
@@ -221,7 +223,11 @@ def writing() -> Iterator[None]:
     except OSError as error:
         if os.name == "nt" and error.errno == errno.EINVAL:  # Windows' word for a closed pipe
             raise OutputClosed from error
-        raise
+        raise JobrunnerError(
+            f"writing to standard output: {error.strerror or error}",
+            code="output",
+            remedy="what was asked for has been done; only showing it failed",
+        ) from error
 
 
 def hush(stream: TextIO | None) -> None:
@@ -234,3 +240,17 @@ def hush(stream: TextIO | None) -> None:
         os.close(null)
     except (OSError, ValueError):
         pass
+
+
+def understands_escapes() -> bool:
+    """True if the terminal on standard output takes escape sequences. Windows' console has to be told to first."""
+    if sys.platform == "win32":
+        import ctypes
+
+        handle = ctypes.windll.kernel32.GetStdHandle(-11)  # STD_OUTPUT_HANDLE
+        mode = ctypes.c_ulong()
+        if not ctypes.windll.kernel32.GetConsoleMode(handle, ctypes.byref(mode)):
+            return False
+        virtual_terminal = 0x0004
+        return bool(ctypes.windll.kernel32.SetConsoleMode(handle, mode.value | virtual_terminal))
+    return True

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.cli.logview import LogView
-from jobrunner.cli.output import Output
+from jobrunner.cli.output import Output, understands_escapes
 from jobrunner.cli.views import one_line
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def _payload(body: bytes, raw: bool) -> dict[str, str]:
 
 
 def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -> JobRow | None:
-    view = LogView(terminal=out.terminal)
+    terminal = out.terminal and understands_escapes()
+    view = LogView(terminal=terminal)
     attempt: int | None = None
     row = None
     for piece in pieces:
@@ -69,7 +70,7 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
             out.write(view.feed(piece.data), flush=True)
         elif piece.kind == "attempt":
             out.write(view.close(), flush=True)
-            view = LogView(terminal=out.terminal)
+            view = LogView(terminal=terminal)
             if attempt is not None and piece.attempt != attempt:
                 out.say(f"--- attempt {piece.attempt} ---")
             attempt = piece.attempt

@@ -68,7 +68,15 @@ CARD = {
     "lease": {"user": "ml", "job": "k3f9x2a1bc"},
     "processes": [{"pid": 77, "user": "ml", "name": "python", "memory_mb": 2900}],
 }
-FREE_CARD = {**CARD, "index": 3, "health": "warning", "memory_used_mb": None, "free": True, "lease": None, "processes": []}
+FREE_CARD = {
+    **CARD,
+    "index": 3,
+    "health": "warning",
+    "memory_used_mb": None,
+    "free": True,
+    "lease": None,
+    "processes": [],
+}
 CARD_HOST = {
     "name": "npu-a",
     "reachable": True,
@@ -134,10 +142,14 @@ class Fake:
             ],
             "data.checkpoints": results.CheckpointList(row=DONE, checkpoints=[CHECKPOINT]),
             "data.pull_checkpoints": results.PullResult(
-                row=DONE, to="/out", checkpoints=[{**CHECKPOINT, "pulled_to": "/out/epoch3.pt"}],
+                row=DONE,
+                to="/out",
+                checkpoints=[{**CHECKPOINT, "pulled_to": "/out/epoch3.pt"}],
                 files=[{"path": "epoch3.pt", "size": 3_670_016, "sha256": "ab" * 32, "fetched": 3_670_016}],
             ),
-            "data.pull": results.PullResult(row=DONE, to="/out", files=[{"path": "m.json", "size": 5, "sha256": "cd" * 32}]),
+            "data.pull": results.PullResult(
+                row=DONE, to="/out", files=[{"path": "m.json", "size": 5, "sha256": "cd" * 32}]
+            ),
             "explain.why": results.Findings(row=ROW, findings=[FINDING]),
             "explain.explain": results.Findings(row=DONE, findings=[FINDING]),
             "adopt.adopt": results.AdoptResult(rows=[ROW], added=[ROW.id]),
@@ -150,23 +162,45 @@ class Fake:
         self._host_defaults()
 
     def _host_defaults(self) -> None:
-        host = {"name": "npu-a", "address": "ml@10.0.0.5", "device": "npu", "cards": 8, "tags": ["910b"], "in_file": True}
+        host = {
+            "name": "npu-a",
+            "address": "ml@10.0.0.5",
+            "device": "npu",
+            "cards": 8,
+            "tags": ["910b"],
+            "in_file": True,
+        }
         self.answers |= {
             "hosts.ls": results.HostsResult(hosts=[host]),
             "hosts.check": results.HostsResult(
-                hosts=[{"name": "npu-a", "reachable": True, "error": None, "python": "3.9.9", "round_trip_ms": 12.3,
-                        "cards": 8, "clock_skew_s": 61.0, "disk_free_bytes": 1 << 40}]
+                hosts=[
+                    {
+                        "name": "npu-a",
+                        "reachable": True,
+                        "error": None,
+                        "python": "3.9.9",
+                        "round_trip_ms": 12.3,
+                        "cards": 8,
+                        "clock_skew_s": 61.0,
+                        "disk_free_bytes": 1 << 40,
+                    }
+                ]
             ),
             "hosts.drain": results.HostsResult(hosts=[{"name": "npu-a", "reachable": True, "drained": True}]),
             "hosts.undrain": results.HostsResult(hosts=[{"name": "npu-a", "reachable": True, "drained": False}]),
             "hosts.add": results.HostAddResult(host=host, pinned=False),
             "hosts.cards": results.CardsResult(hosts=[CARD_HOST]),
             "doctor.doctor": results.DoctorResult(
-                hosts=[{"name": "npu-a", "checks": [
-                    {"name": "python", "ok": True, "found": "3.9.9", "remedy": ""},
-                    {"name": "disk", "ok": False, "found": "full", "remedy": "free some"},
-                    {"name": "driver", "ok": None, "found": None, "remedy": "ask"},
-                ]}]
+                hosts=[
+                    {
+                        "name": "npu-a",
+                        "checks": [
+                            {"name": "python", "ok": True, "found": "3.9.9", "remedy": ""},
+                            {"name": "disk", "ok": False, "found": "full", "remedy": "free some"},
+                            {"name": "driver", "ok": None, "found": None, "remedy": "ask"},
+                        ],
+                    }
+                ]
             ),
         }
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
+ROOT = str(HERE.parents[2])
 sys.path.insert(0, str(HERE))
 
 import cli_fakes  # noqa: E402
@@ -78,14 +79,27 @@ def cli(fake: cli_fakes.Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.fixture
-def process(tmp_path: Path):
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that finds this jobrunner and a state folder of its own."""
+    return {**os.environ, "JOBRUNNER_HOME": str(tmp_path / "home"), "PYTHONPATH": ROOT}
+
+
+@pytest.fixture
+def process(environ: dict[str, str]):
     """Starts the program in a process of its own: `process("flood", "logs", "x", stdout=…)`."""
 
     def start(scenario: str, *arguments: str, env: dict[str, str] | None = None, **options: Any):
-        environ = {**os.environ, "JOBRUNNER_HOME": str(tmp_path / "home"), **(env or {})}
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "cli_fakes.py"), scenario, *arguments], env=environ, **options
-        )
+        command = [sys.executable, str(HERE / "cli_fakes.py"), scenario, *arguments]
+        started.append(subprocess.Popen(command, env={**environ, **(env or {})}, **options))
+        return started[-1]
 
-    return start
+    started: list[subprocess.Popen[Any]] = []
+    yield start
+    for ran in started:
+        if ran.poll() is None:
+            ran.kill()
+            ran.wait()
+        for pipe in (ran.stdout, ran.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -9,15 +9,33 @@ from cli_fakes import DONE, GOOD, ROW
 from jobrunner.core.errors import ConnectError, LedgerError, NotFoundError, Problem, SpecError
 from jobrunner.service import results
 
-ROW_KEYS = (
-    "id name state phase reason exit_code signal host device cards attempt submitted_at started_at ended_at last_seen "
-    "unreachable cancel_requested_at sweep schedule retry_of"
-).split()
+ROW_KEYS = [
+    "id",
+    "name",
+    "state",
+    "phase",
+    "reason",
+    "exit_code",
+    "signal",
+    "host",
+    "device",
+    "cards",
+    "attempt",
+    "submitted_at",
+    "started_at",
+    "ended_at",
+    "last_seen",
+    "unreachable",
+    "cancel_requested_at",
+    "sweep",
+    "schedule",
+    "retry_of",
+]
 JOB = {
     "type": "object",
     "required": ROW_KEYS,
     "properties": {
-        "state": {"enum": "STAGING QUEUED RUNNING COMPLETED FAILED TIMEOUT CANCELLED LOST".split()},
+        "state": {"enum": ["STAGING", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "LOST"]},
         "cards": {"type": "array", "items": {"type": "integer"}},
         "unreachable": {"type": "boolean"},
         "submitted_at": {"type": ["string", "null"], "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$"},
@@ -128,7 +146,10 @@ def test_an_error_is_a_document_too(cli, fake, error, code):
 
 def test_every_fault_of_a_spec_is_an_entry(cli, fake):
     fake.answers["submit.submit"] = SpecError(
-        [Problem("a.yaml", 3, 7, "there is no key 'comand'", "command"), Problem("a.yaml", 9, 1, "cards: -1", code="range")]
+        [
+            Problem("a.yaml", 3, 7, "there is no key 'comand'", "command"),
+            Problem("a.yaml", 9, 1, "cards: -1", code="range"),
+        ]
     )
     ran = cli("submit", "a.yaml", "--json")
     assert ran.code == 2
