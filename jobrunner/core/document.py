@@ -48,7 +48,9 @@ class Document:
             child = node.child(step) if node is not None else None
             if node is None or child is None:
                 break
-            key = node.key(step) if on_key and place == len(path) - 1 else None
+            # A value that is left out stands nowhere: its key does.
+            unsaid = child.plain and not child.text
+            key = node.key(step) if unsaid or (on_key and place == len(path) - 1) else None
             found = key or child
             node, origin, mark = child, found.origin or child.origin, found.mark
         return self._placed(origin, mark, message, suggestion, code)

@@ -124,7 +124,7 @@ def _resolve(text: str) -> Any:
         return int(text)
     if _OCTAL.match(text) or _HEX.match(text):
         return int(text, 0)
-    if _FLOAT.match(text):
+    if len(text) <= 60 and _FLOAT.match(text):
         return float(text)
     infinite = _INF.match(text)
     if infinite:
