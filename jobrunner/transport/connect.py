@@ -59,7 +59,9 @@ def scan_host_key(target: HostTarget) -> HostKey:
                 assert client.host_key is not None
                 return client.host_key
         finally:
-            client.close()
+            transport = client.get_transport()
+            if transport is not None:
+                transport.settle(1.0)
             carrier.close()
             if behind is not None:
                 behind.close()

@@ -1,0 +1,261 @@
+"""A host that can be asked: one connection, the agent at its other end, requests and streams over it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import ConnectError, HostError, LinkLostError
+from jobrunner.transport.bootstrap import AgentImage, agent_image
+from jobrunner.transport.connect import mapped, open_connection
+from jobrunner.transport.diagnosis import shown, start_file
+from jobrunner.transport.session import Session, link_lost
+from jobrunner.transport.settings import HostTarget
+
+if TYPE_CHECKING:
+    from jobrunner.transport.connection import HostConnection
+
+BUSY_S = 5.0  # how long a server that refuses channels is asked again: ended ones take it a moment to forget
+
+
+class HostLink:
+    """One host. Nothing is opened before the first use; a connection that died is opened anew at the next one.
+
+    `host_facts` is what the host said of itself with its first answer. All methods may be called from any thread;
+    at most `settings.sessions` channels are open at once, further callers wait.
+    """
+
+    def __init__(self, target: HostTarget, *, image: AgentImage | None = None) -> None:
+        self.target = target
+        self.alias = target.alias
+        self.host_facts: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self._image = image
+        self._connection: HostConnection | None = None
+        self._opening = threading.Lock()
+        self._lock = threading.Lock()
+        self._idle: list[Session] = []
+        self._open: set[Session] = set()
+        self._room = threading.BoundedSemaphore(target.settings.sessions)
+        self._bulk: HostLink | None = None
+        self._stop = threading.Event()
+
+    # What others use
+
+    def open(self) -> None:
+        """Connect and log in now, if that has not been done. Raises HostError."""
+        self._connected()
+
+    def request(self, op: str, timeout: float | None = None, **args: Any) -> dict[str, Any]:
+        """Ask the agent and return the data of its answer.
+
+        `timeout` in seconds for the whole (default: the settings' `request_s`). Raises AgentError with the agent's
+        own code, LinkLostError, ConnectError, HostKeyError, AuthError or HostSetupError.
+        """
+        session = self._borrow()
+        limit = self.target.settings.request_s if timeout is None else timeout
+        healthy = False
+        try:
+            session.send_json({"v": 1, "op": op, **args})
+            try:
+                data = session.result(limit)
+            except HostError as error:
+                healthy = error.code not in ("timeout", "bad_answer", "agent_died") and session.usable
+                raise self._named(error, op, limit) from None
+            healthy = True
+            return data
+        finally:
+            if session.host:
+                self.host_facts = session.host
+            if healthy and session.usable:
+                with self._lock:
+                    self._idle.append(session)
+            else:
+                session.close()
+
+    def stream(self, op: str, timeout: float | None = None, **args: Any) -> Session:
+        """Begin a request that exchanges frames, on a channel of its own; close it when done.
+
+        `timeout` is the longest silence between two frames (default: `request_s`).
+        """
+        session = self._new_session()
+        try:
+            session.timeout = self.target.settings.request_s if timeout is None else timeout
+            session.send_json({"v": 1, "op": op, **args})
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def bulk(self) -> HostLink:
+        """The same host over a connection of its own, for big transfers: they do not hold up requests here."""
+        with self._lock:
+            if self._bulk is None:
+                self._bulk = HostLink(self.target, image=self._image)
+            return self._bulk
+
+    def interactive(self, argv: list[str]) -> int:
+        """Run a program of the host on this terminal until it ends; its exit code. Raises UsageError without one."""
+        from jobrunner.transport.terminal import run_on_terminal
+
+        connection = self._connected()
+        with mapped(self.target, "using the terminal"):
+            return run_on_terminal(connection.transport, self.target, argv)
+
+    @property
+    def round_trip(self) -> float:
+        """About how long a packet takes there and back, in seconds; 0 before the first contact."""
+        return self._connection.round_trip if self._connection is not None else 0.0
+
+    @property
+    def banner(self) -> str:
+        """What the server says before a login; "" before the first contact."""
+        return self._connection.banner if self._connection is not None else ""
+
+    def close(self) -> None:
+        """End everything. Waiting calls of other threads fail with LinkLostError."""
+        self._stop.set()
+        with self._lock:
+            sessions, self._open, self._idle = list(self._open), set(), []
+            connection, self._connection = self._connection, None
+            bulk, self._bulk = self._bulk, None
+        if connection is not None:
+            connection.close()
+        for session in sessions:
+            session.close()
+        if bulk is not None:
+            bulk.close()
+
+    def __enter__(self) -> HostLink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # How
+
+    def _connected(self) -> HostConnection:
+        with self._opening:
+            current = self._connection
+            if current is not None and current.is_connected:
+                return current
+            if current is not None:
+                self._forget_connection(current)
+            if self._stop.is_set():
+                raise LinkLostError(f"the link to {self.alias} was closed", host=self.alias, code="closed")
+            fresh = open_connection(self.target, stop=self._stop)
+            with self._lock:
+                if not self._stop.is_set():
+                    self._connection = fresh
+                    return fresh
+            fresh.close()
+            raise LinkLostError(f"the link to {self.alias} was closed", host=self.alias, code="closed")
+
+    def _forget_connection(self, connection: HostConnection) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._connection = None
+        for session in idle:
+            session.close()
+        connection.close()
+
+    def _borrow(self) -> Session:
+        """A session that nobody uses, else a new one."""
+        while True:
+            with self._lock:
+                session = self._idle.pop() if self._idle else None
+            if session is None:
+                return self._new_session()
+            if session.usable:
+                return session
+            session.close()
+
+    def _new_session(self) -> Session:
+        if not self._room.acquire(timeout=self.target.settings.channel_s):
+            raise ConnectError(
+                f"{self.target.settings.sessions} exchanges with {self.alias} are going on already",
+                host=self.alias,
+                code="busy",
+                remedy="Let one of them end.",
+            )
+        session: Session | None = None
+        try:
+            connection = self._connected()
+            channel = self._channel(connection)
+            session = Session(channel, self.target, self._packed(), lambda: self._gone(session))
+            with self._lock:
+                self._open.add(session)
+            session.start()
+            self._note(session)
+            return session
+        except BaseException:
+            if session is not None:
+                session.close()
+            else:
+                self._room.release()
+            raise
+
+    def _gone(self, session: Session | None) -> None:
+        with self._lock:
+            if session is not None:
+                self._open.discard(session)
+        self._room.release()
+
+    def _packed(self) -> AgentImage:
+        if self._image is None:
+            self._image = agent_image(self.target.settings.cache)
+        return self._image
+
+    def _channel(self, connection: HostConnection) -> Any:
+        """A session channel. A server that allows few gets back the idle ones first."""
+        import paramiko
+
+        from jobrunner.transport.wire_ssh import FAR_AWAY_S, FAR_WINDOW
+
+        window = FAR_WINDOW if connection.round_trip > FAR_AWAY_S else None
+        ends = time.monotonic() + BUSY_S
+        pause = 0.02
+        while True:
+            try:
+                with mapped(self.target, "opening a channel"):
+                    try:
+                        return connection.transport.open_session(
+                            window_size=window, timeout=self.target.settings.channel_s
+                        )
+                    except paramiko.ChannelException as error:
+                        refusal = f"{error.text} (code {error.code})"
+            except HostError as error:
+                if connection.is_connected:
+                    raise
+                raise link_lost(self.alias, connection.transport) from error
+            with self._lock:
+                idle, self._idle = self._idle, []
+            for session in idle:
+                session.close()
+            if time.monotonic() > ends or self._stop.wait(pause):
+                raise ConnectError(
+                    f"{self.alias} allows no further channel on its connection: {refusal}",
+                    host=self.alias,
+                    code="sessions_full",
+                    remedy="Its sshd has a low MaxSessions, or forbids commands; ask its administrator for 4 or more.",
+                )
+            pause = min(pause * 2, 0.5)
+
+    def _named(self, error: HostError, op: str, limit: float) -> HostError:
+        if error.code == "timeout":
+            return LinkLostError(
+                f"{self.alias} did not answer `{op}` within {limit:.0f} s",
+                host=self.alias,
+                code="timeout",
+                remedy=error.remedy,
+            )
+        return error
+
+    def _note(self, session: Session) -> None:
+        """One line for a person about a shell that talks when it should not."""
+        if session.noise and not self.notes:
+            self.notes.append(
+                f"the login shell of {self.alias} prints text for every command, which can break other tools "
+                f"({start_file(session.shell)}): {shown(session.noise, 80)!r}"
+            )

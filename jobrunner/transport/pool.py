@@ -1,0 +1,199 @@
+"""Links to all hosts of a command: opened at first use, shared, asked in parallel, closed together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, NotFoundError
+from jobrunner.transport.connect import preload
+from jobrunner.transport.link import HostLink
+from jobrunner.transport.settings import HostTarget, PassphraseSource, TransportSettings
+
+if TYPE_CHECKING:
+    from jobrunner.core.hosts import HostsFile
+
+T = TypeVar("T")
+SLACK_S = 5.0
+
+
+class Timer(Protocol):
+    """What counts the time of a phase (the service's `Timings`)."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What became of one host's part: a value, or the error."""
+
+    value: T | None = None
+    error: JobrunnerError | None = None
+
+
+class LinkPool:
+    """Links by alias. `resolver` makes the target of an alias; it may raise HostError, UsageError or NotFoundError."""
+
+    def __init__(self, resolver: Callable[[str], HostTarget], timings: Timer | None = None) -> None:
+        self._resolver = resolver
+        self._timings = timings
+        self._links: dict[str, HostLink] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def link(self, alias: str) -> HostLink:
+        """The link to a host, connected. Raises HostError."""
+        link = self._link(alias)
+        if self._timings is None:
+            link.open()
+        else:
+            with self._timings.phase("connect"):
+                link.open()
+        return link
+
+    def target(self, alias: str) -> HostTarget:
+        """How a host is reached; nothing is opened. Raises HostError, UsageError."""
+        return self._resolver(alias)
+
+    def _link(self, alias: str) -> HostLink:
+        with self._lock:
+            link = self._links.get(alias)
+        if link is None:
+            fresh = HostLink(self._resolver(alias))
+            with self._lock:
+                if self._closed:
+                    raise HostError(f"the link to {alias} was closed", host=alias, code="closed")
+                link = self._links.setdefault(alias, fresh)
+        return link
+
+    def map(
+        self, fn: Callable[[HostLink], T], aliases: Iterable[str], *, deadline: float | None = None
+    ) -> dict[str, Outcome[T]]:
+        """`fn(link)` for every host at once; what is raised becomes that host's outcome.
+
+        Connecting is part of it. `deadline` in seconds for all together: what is not done by then is an outcome with
+        an error of code `timeout`, and its link is closed. A host that cannot be reached delays the others' answers
+        by its connect limit at most. An interrupt closes every link and goes on up.
+        """
+        wanted = list(dict.fromkeys(aliases))
+        outcomes: dict[str, Outcome[T]] = {}
+        changed = threading.Condition()
+
+        def work(alias: str) -> None:
+            outcome = self._one(fn, alias)
+            with changed:
+                outcomes.setdefault(alias, outcome)
+                changed.notify()
+
+        if len(wanted) == 1 and deadline is None:
+            return {wanted[0]: self._one(fn, wanted[0])}
+        preload()
+        for alias in wanted:
+            threading.Thread(target=work, args=(alias,), name=f"host-{alias}", daemon=True).start()
+        ends = None if deadline is None else time.monotonic() + deadline
+        try:
+            with changed:
+                while len(outcomes) < len(wanted):
+                    left = None if ends is None else ends - time.monotonic()
+                    if left is not None and left <= 0:
+                        break
+                    changed.wait(1.0 if left is None else min(left, 1.0))
+                for alias in wanted:
+                    if alias not in outcomes:
+                        outcomes[alias] = Outcome(error=_late(alias, deadline or 0.0))
+                        threading.Thread(target=self.forget, args=(alias,), daemon=True).start()
+        except BaseException:
+            self.close()
+            raise
+        return {alias: outcomes[alias] for alias in wanted}
+
+    def _one(self, fn: Callable[[HostLink], T], alias: str) -> Outcome[T]:
+        try:
+            return Outcome(value=fn(self.link(alias)))
+        except JobrunnerError as error:
+            return Outcome(error=error)
+        except Exception as error:
+            return Outcome(error=_fault(alias, error))
+
+    def forget(self, alias: str) -> None:
+        """Close the link to a host; the next use opens another."""
+        with self._lock:
+            link = self._links.pop(alias, None)
+        if link is not None:
+            link.close()
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for standard error that the links have gathered."""
+        with self._lock:
+            return [note for link in self._links.values() for note in link.notes]
+
+    def close(self) -> None:
+        """Close every link, at once and together."""
+        with self._lock:
+            links, self._links, self._closed = list(self._links.values()), {}, True
+        threads = [threading.Thread(target=link.close, name="close", daemon=True) for link in links]
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + 1.0
+        for thread in threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+
+    def __enter__(self) -> LinkPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _late(alias: str, seconds: float) -> ConnectError:
+    return ConnectError(
+        f"{alias} did not answer within {seconds:.0f} s",
+        host=alias,
+        code="timeout",
+        remedy="The host or the way to it is slow; try it alone.",
+    )
+
+
+def _fault(alias: str, error: Exception) -> JobrunnerError:
+    return JobrunnerError(
+        f"talking to {alias} failed: {type(error).__name__}: {error}",
+        code="internal",
+        remedy="This is a fault of jobrunner: please report it with this text.",
+    )
+
+
+def open_pool(
+    hosts: HostsFile,
+    *,
+    environ: Mapping[str, str] | None = None,
+    state_folder: Path | None = None,
+    timings: Timer | None = None,
+    passphrase: PassphraseSource | None = None,
+) -> LinkPool:
+    """The pool of a command: hosts of the hosts file, and any alias that the SSH configuration knows."""
+    environ = os.environ if environ is None else environ
+    file = hosts.ssh_config or environ.get("JOBRUNNER_SSH_CONFIG") or None
+    settings = TransportSettings(
+        connect_s=float(hosts.settings.connect_timeout),
+        request_s=float(hosts.settings.request_timeout),
+        retry_s=float(hosts.settings.retry_for),
+        cache=state_folder / "cache" if state_folder is not None else None,
+        passphrase=passphrase,
+    )
+
+    def resolver(alias: str) -> HostTarget:
+        if not alias:
+            raise NotFoundError("a host has no empty name", code="no_host")
+        spec = hosts.get(alias)
+        return HostTarget.of(
+            alias, ssh_config=file, address=spec.address, root=spec.root, python=spec.python, settings=settings
+        )
+
+    return LinkPool(resolver, timings)

@@ -1,0 +1,344 @@
+"""One channel with the agent at its other end: frames both ways, bounded memory, a limit for every wait."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.agent import wire as agent_wire
+from jobrunner.core.errors import AgentError, HostError, LinkLostError
+from jobrunner.transport.bootstrap import AgentImage, bootstrap_command
+from jobrunner.transport.diagnosis import Silence, from_status, shown, why_no_agent
+from jobrunner.transport.settings import HostTarget
+
+if TYPE_CHECKING:
+    from paramiko import Channel
+
+wire: Any = agent_wire  # written for Python 3.6, so without types
+SLICE_S = 0.25  # how long one wait on the channel lasts before standard error is looked at
+KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
+PIECE = 256 * 1024
+
+
+class Session:
+    """A channel on which the agent runs. Use it as a context manager; one thread at a time.
+
+    Iterating gives frames `(kind, payload)`, with kind b"J", b"B" or b"E", up to and with the answer that ends the
+    request. Every read waits at most `timeout` seconds for the next frame (None: for as long as the link lives).
+    """
+
+    def __init__(self, channel: Channel, target: HostTarget, image: AgentImage, on_close: Callable[[], None]) -> None:
+        self.target = target
+        self.timeout: float | None = target.settings.request_s
+        self.noise = ""
+        self.shell = ""
+        self.host: dict[str, Any] = {}
+        self._channel = channel
+        self._image = image
+        self._on_close: Callable[[], None] | None = on_close
+        self._buffer = b""
+        self._at = 0
+        self._err = bytearray()
+        self._ends: float | None = None
+        self._reader = wire.Reader(self._take)
+
+    # Starting
+
+    def start(self) -> None:
+        """Run the agent, sending it first if the host has not got it. Raises HostSetupError, LinkLostError."""
+        from jobrunner.transport.wire_ssh import start_exec
+
+        fence = secrets.token_hex(16)
+        target = self.target
+        self._limit(target.settings.request_s)
+        with self._told("starting the agent"):
+            start_exec(self._channel, bootstrap_command(target.root, target.python, self._image, fence))
+        status = self._await_fence(fence)
+        self._check(status)
+        if status.startswith("W"):
+            self._limit(max(target.settings.request_s, 60.0))
+            self._send(self._image.data)
+            self._check(self._line())
+        self.shell = status[2:].strip()
+
+    def _check(self, status: str) -> None:
+        error = from_status(self.target.alias, self.target.root, self.target.python, status)
+        if error is not None:
+            raise error
+
+    def _await_fence(self, fence: str) -> str:
+        """Pass over what the shell prints before us (a part is kept), and return the line after the fence."""
+        mark = f"\n{fence}\n".encode()
+        began = time.monotonic()
+        self._limit(self.target.settings.request_s / 2)
+        seen = b""
+        kept = bytearray()
+        while mark not in seen:
+            kept += seen[: -len(mark)] if len(kept) < KEEP else b""
+            try:
+                piece = self._receive(65536)
+            except LinkLostError as error:
+                if error.code != "timeout":
+                    raise
+                raise self._no_agent(bytes(kept) + seen, None, time.monotonic() - began) from None
+            if not piece:
+                raise self._no_agent(bytes(kept) + seen, self._exit_code(), time.monotonic() - began)
+            seen = seen[-len(mark) :] + piece
+        before, _, after = seen.partition(mark)
+        self.noise = (bytes(kept) + before)[-KEEP:].decode("utf-8", "replace").strip()
+        self._buffer, self._at = after, 0
+        return self._line()
+
+    def _no_agent(self, out: bytes, code: int | None, seconds: float) -> HostError:
+        silence = Silence(out.decode("utf-8", "replace").strip(), self._stderr(), code, seconds)
+        return why_no_agent(self.target.alias, self.target.python, silence)
+
+    def _line(self) -> str:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = self._take(1)
+            if not byte or len(line) > 4096:
+                raise self._ended()
+            line += byte
+        return line.decode("utf-8", "replace").rstrip("\n")
+
+    # Sending
+
+    def send_json(self, message: dict[str, Any]) -> None:
+        """Send one J frame."""
+        self._send(wire.pack_json(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send a piece of a byte stream, as B frames of a bounded size. An empty piece sends nothing."""
+        for start in range(0, len(data), PIECE):
+            self._send(wire.pack(b"B", data[start : start + PIECE]))
+
+    def send_end(self) -> None:
+        """Send the end of a byte stream."""
+        self._send(wire.pack(b"E", b""))
+
+    def _send(self, data: bytes) -> None:
+        """Send all of it. Waits while the agent takes nothing, for as long as the link lives."""
+        at = 0
+        with self._told("sending"):
+            while at < len(data):
+                self._channel.settimeout(SLICE_S)
+                try:
+                    sent = self._channel.send(data[at : at + 32768])
+                except TimeoutError:
+                    self._drain_stderr()
+                    continue
+                if sent == 0:
+                    raise self._ended()
+                at += sent
+
+    # Receiving
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        while True:
+            frame = self.frame()
+            yield frame
+            if frame[0] == b"J" and b'"ok"' in frame[1] and "ok" in json.loads(frame[1]):
+                return
+
+    def frame(self, timeout: float | None = -1.0) -> tuple[bytes, bytes]:
+        """The next frame. `timeout` in seconds, None for no limit; by default that of the session.
+
+        Raises LinkLostError (code `timeout` if nothing came in time), AgentError where the agent ended or sent
+        something that is no frame.
+        """
+        self._limit(self.timeout if timeout == -1.0 else timeout)
+        try:
+            frame: tuple[bytes, bytes] | None = self._reader.frame()
+        except wire.WireError as error:
+            if "ended" in str(error):
+                raise self._ended() from None
+            raise AgentError(
+                f"{self.target.alias} answered with something that is no message: {error}",
+                host=self.target.alias,
+                code="bad_answer",
+                remedy="Something on the host writes into the agent's output, or the link is broken; try again.",
+            ) from error
+        if frame is None:
+            raise self._ended()
+        return frame
+
+    def read_json(self, timeout: float | None = -1.0) -> dict[str, Any]:
+        """The next frame, which has to be a JSON object; an error answer is raised as AgentError."""
+        kind, payload = self.frame(timeout)
+        if kind != b"J":
+            raise self._odd(f"a frame of kind {kind!r} where a message was due")
+        return self.message(payload)
+
+    def message(self, payload: bytes) -> dict[str, Any]:
+        """The message of a J frame; facts about the host are kept, an error answer is raised as AgentError."""
+        try:
+            message = json.loads(payload)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise self._odd("a message that is no JSON object")
+        if isinstance(message.get("host"), dict):
+            self.host = message["host"]
+        if message.get("ok") is False:
+            raise agent_error(message, self.target.alias)
+        return message
+
+    def result(self, timeout: float | None = -1.0) -> dict[str, Any]:
+        """The data of the answer that ends the request; other frames before it are passed over."""
+        while True:
+            kind, payload = self.frame(timeout)
+            if kind == b"J":
+                message = self.message(payload)
+                if message.get("ok"):
+                    data = message.get("data")
+                    return data if isinstance(data, dict) else {}
+
+    def _odd(self, what: str) -> AgentError:
+        return AgentError(
+            f"{self.target.alias} sent {what}",
+            host=self.target.alias,
+            code="bad_answer",
+            remedy="Use the same version of jobrunner everywhere.",
+        )
+
+    def _limit(self, seconds: float | None) -> None:
+        self._ends = None if seconds is None else time.monotonic() + seconds
+
+    def _take(self, count: int) -> bytes:
+        """Up to `count` bytes; b"" at the end of the stream."""
+        if self._at >= len(self._buffer):
+            self._buffer, self._at = self._receive(max(count, 65536)), 0
+        piece = self._buffer[self._at : self._at + count]
+        self._at += len(piece)
+        return piece
+
+    def _receive(self, count: int) -> bytes:
+        with self._told("waiting for an answer"):
+            while True:
+                left = SLICE_S if self._ends is None else self._ends - time.monotonic()
+                if left <= 0:
+                    raise self._too_late()
+                self._channel.settimeout(min(left, SLICE_S))
+                try:
+                    data: bytes = self._channel.recv(count)
+                except TimeoutError:
+                    self._drain_stderr()
+                    continue
+                self._drain_stderr()
+                return data
+
+    def _drain_stderr(self) -> None:
+        """Standard error shares the channel's window: unread, it would stop the answers."""
+        while self._channel.recv_stderr_ready():
+            data = self._channel.recv_stderr(65536)
+            if not data:
+                return
+            self._err += data
+            del self._err[:-KEEP]
+
+    def _stderr(self) -> str:
+        with contextlib.suppress(OSError, EOFError):
+            self._channel.settimeout(0.2)
+            while data := self._channel.recv_stderr(65536):
+                self._err += data
+        return bytes(self._err[-KEEP:]).decode("utf-8", "replace").strip()
+
+    # Ends
+
+    def _exit_code(self) -> int:
+        self._channel.status_event.wait(2.0)
+        return int(self._channel.exit_status)
+
+    def _too_late(self) -> LinkLostError:
+        return LinkLostError(
+            f"{self.target.alias} did not answer in time",
+            host=self.target.alias,
+            code="timeout",
+            remedy="The host may be overloaded or its disk may hang; try again.",
+        )
+
+    def _ended(self) -> HostError:
+        """The channel is at its end: did the link die, or the agent?"""
+        transport = self._channel.get_transport()
+        code = self._exit_code()
+        if transport is None or not transport.is_active() or self._on_close is None:
+            return link_lost(self.target.alias, transport)
+        said = shown(self._stderr())
+        how = f"with exit code {code}" if code >= 0 else "by a signal"
+        return AgentError(
+            f"the agent on {self.target.alias} ended {how} before it had answered" + (f": {said}" if said else ""),
+            host=self.target.alias,
+            code="agent_died",
+            remedy="Run the command again; if it stays so, look at memory and limits on the host.",
+        )
+
+    @contextlib.contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        """Let no exception of the layers below through."""
+        from jobrunner.transport.connect import mapped
+
+        try:
+            with mapped(self.target, doing):
+                yield
+        except LinkLostError as error:
+            if isinstance(error.__cause__, OSError | EOFError):
+                raise self._ended() from error.__cause__
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """True if another request may be made on this channel."""
+        return self._on_close is not None and not self._channel.closed and not self._channel.eof_received
+
+    def close(self) -> None:
+        """Give the channel back. What the agent still does for it, it stops."""
+        if self._on_close is None:
+            return
+        done, self._on_close = self._on_close, None
+        try:
+            with contextlib.suppress(Exception):
+                self._channel.close()
+        finally:
+            done()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def agent_error(message: dict[str, Any], alias: str) -> AgentError:
+    """The agent's own error, passed on with its code."""
+    error = message.get("error")
+    error = error if isinstance(error, dict) else {}
+    return AgentError(
+        str(error.get("message") or "the agent reported an error without a text"),
+        host=alias,
+        code=str(error.get("code") or "agent"),
+        remedy=str(error.get("remedy") or ""),
+    )
+
+
+def link_lost(alias: str, transport: Any) -> LinkLostError:
+    """The error for a connection that ended, with the reason as far as it shows."""
+    farewell = getattr(transport, "farewell", "")
+    if getattr(transport, "fell_silent", False):
+        why = "nothing was heard from it any more"
+    elif farewell:
+        why = f"the server ended it: {farewell}"
+    else:
+        why = "it was cut"
+    return LinkLostError(
+        f"the link to {alias} was lost: {why}",
+        host=alias,
+        remedy="Jobs there go on. Run the command again: whatever reached the host is kept.",
+    )
