@@ -22,13 +22,16 @@ from pathlib import Path
 
 from jobrunner.core.errors import HostError, UsageError
 from jobrunner.lab import simcards
-from jobrunner.lab.keys import make_key
-from jobrunner.lab.processes import end_all, end_carriers, is_alive, start_ticks
+from jobrunner.lab.processes import descendants, end_all, end_carriers, is_alive, start_ticks
+from jobrunner.lab.sshd import LoopbackHost, SshdMissing, write_key_pair
 
 ALIAS = "demo"
 SCOPE = "JOBRUNNER_LEASE_SCOPE"
 START_SECONDS = 20.0
+LOGIN_SECONDS = 10.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_left_running: list[subprocess.Popen[bytes]] = []  # servers that outlive us on purpose; reaped by `stop` if it is we
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def start(folder: Path, device: str = "npu", cards: int = 4, python: str = sys.e
     `python` is what its `python3` runs: an interpreter that has numpy and scikit-learn. Raises UsageError where there
     is no Linux, HostError if the server does not come up.
     """
+    if device not in simcards.TOOLS:
+        raise UsageError(f"there are no simulated {device} cards", remedy=f"one of {', '.join(simcards.TOOLS)}")
     if sys.platform != "linux":
         raise UsageError(
             "the demo's host needs Linux: jobs are kept apart by the Linux kernel",
@@ -113,8 +118,9 @@ def stop(folder: Path) -> bool:
     except (OSError, ValueError, TypeError):
         return False
     was_alive = is_alive(host.pid, host.ticks)
-    left = end_all({host.pid: host.ticks}) if was_alive else {}
-    left.update(end_carriers(SCOPE, host.scope, spare=[os.getpid()]))
+    left = end_all({**descendants(host.pid), host.pid: host.ticks}) if was_alive else {}
+    left.update(end_carriers(SCOPE, host.scope))
+    _left_running[:] = [process for process in _left_running if process.poll() is None]
     if left:
         raise HostError(
             f"processes of the demo's host would not end: {', '.join(map(str, left))}",
@@ -130,8 +136,9 @@ def _clear(folder: Path) -> None:
     stop(folder)
     for name in ("home", "bin", "lab", "state"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("port", "server.log", "server.json"):
-        (folder / name).unlink(missing_ok=True)
+    for pattern in ("host_key*", "user_key*", "authorized_keys", "port", "server.*", "sshd*"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def _lay_out(folder: Path, device: str, cards: int, python: str) -> dict[str, str]:
@@ -148,24 +155,69 @@ def _lay_out(folder: Path, device: str, cards: int, python: str) -> dict[str, st
     wrapper = folder / "bin" / "python3"
     wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
-    for name in ("host_key", "client_key"):
-        make_key(folder / name)
+    for name in ("host_key", "user_key"):
+        write_key_pair(folder / name, "jobrunner-demo")
     simcards.write_lab(folder / "lab", device, cards)
+    tool = simcards.TOOLS[device]  # this one only: a host with every vendor's tool would be a strange one
+    (folder / "bin" / tool).symlink_to(simcards.tools_dir() / tool)
     return {
         "HOME": str(folder / "home"),
         "USER": _user(),
         "LOGNAME": _user(),
         "SHELL": _shell(),
         "LANG": "C.UTF-8",
-        "PATH": f"{simcards.tools_dir()}:{folder / 'bin'}:{SYSTEM_PATH}",
+        "PATH": f"{folder / 'bin'}:{SYSTEM_PATH}",
         "JOBRUNNER_LAB": str(folder / "lab"),
         SCOPE: f"demo-{secrets.token_hex(4)}",
     }
 
 
 def _start_server(folder: Path, env: dict[str, str]) -> tuple[str, int, int]:
-    """Start sshd, or the server in Python. Returns its kind, port and pid."""
-    return _start_python_server(folder, env)
+    """Start sshd, or the server in Python where there is none or it lets us not in. Returns kind, port and pid."""
+    sshd = LoopbackHost(folder, alias=ALIAS, env=env, user=_user())
+    try:
+        sshd.start()
+    except (SshdMissing, HostError, OSError):
+        return _start_python_server(folder, env)
+    process = sshd.process
+    if process is None or not _lets_us_in(folder, sshd.port):  # a locked account, a login shell that refuses, ...
+        sshd.stop()
+        return _start_python_server(folder, env)
+    _left_running.append(process)
+    return "sshd", sshd.port, process.pid
+
+
+def _lets_us_in(folder: Path, port: int) -> bool:
+    """Whether a command can be run through the server."""
+    import paramiko
+
+    host_key = (folder / "host_key.pub").read_text(encoding="ascii").split()
+    client = paramiko.SSHClient()
+    client.get_host_keys().add(f"[127.0.0.1]:{port}", host_key[0], paramiko.Ed25519Key(data=_decoded(host_key[1])))
+    try:
+        client.connect(
+            "127.0.0.1",
+            port,
+            _user(),
+            key_filename=str(folder / "user_key"),
+            allow_agent=False,
+            look_for_keys=False,
+            timeout=LOGIN_SECONDS,
+            banner_timeout=LOGIN_SECONDS,
+            auth_timeout=LOGIN_SECONDS,
+        )
+        _, answer, _ = client.exec_command("echo in", timeout=LOGIN_SECONDS)
+        return bytes(answer.read()).split() == [b"in"]
+    except (paramiko.SSHException, OSError, EOFError):
+        return False
+    finally:
+        client.close()
+
+
+def _decoded(text: str) -> bytes:
+    import base64
+
+    return base64.b64decode(text)
 
 
 def _start_python_server(folder: Path, env: dict[str, str]) -> tuple[str, int, int]:
@@ -176,7 +228,7 @@ def _start_python_server(folder: Path, env: dict[str, str]) -> tuple[str, int, i
         "shell": env["SHELL"],
         "env": env,
         "host_key": str(folder / "host_key"),
-        "authorized_keys": str(folder / "client_key.pub"),
+        "authorized_keys": str(folder / "user_key.pub"),
         "ready": str(folder / "port"),
     }
     _write(folder / "server.json", json.dumps(settings))
@@ -197,10 +249,12 @@ def _start_python_server(folder: Path, env: dict[str, str]) -> tuple[str, int, i
         try:
             port = int((folder / "port").read_text(encoding="ascii"))
             socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            _left_running.append(process)
             return "python", port, process.pid
         except (OSError, ValueError):
             time.sleep(0.02)
     process.kill()
+    process.wait()
     tail = (folder / "server.log").read_text(encoding="utf-8", errors="replace")[-2000:]
     raise HostError(
         f"the demo's SSH server did not come up within {START_SECONDS:.0f} s: {tail or 'it wrote nothing'}",
@@ -220,7 +274,7 @@ def _write_client_files(host: DemoHost) -> None:
         "    HostName 127.0.0.1\n"
         f"    Port {host.port}\n"
         f"    User {host.user}\n"
-        f'    IdentityFile "{folder / "client_key"}"\n'
+        f'    IdentityFile "{folder / "user_key"}"\n'
         "    IdentitiesOnly yes\n"
         f'    UserKnownHostsFile "{folder / "known_hosts"}"\n'
         "    GlobalKnownHostsFile /dev/null\n"
@@ -233,8 +287,9 @@ def _write_client_files(host: DemoHost) -> None:
         f"ssh_config: {quoted(str(host.ssh_config))}\n"
         "hosts:\n"
         f"  {ALIAS}:\n"
+        f"    device: {host.device}\n"
         f"    root: {quoted(str(folder / 'home' / '.jobrunner'))}\n"
-        f"    tags: [simulated]\n",
+        "    tags: [simulated]\n",
     )
 
 

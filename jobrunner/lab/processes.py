@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -44,6 +43,28 @@ def carrying(name: str, value: str) -> dict[int, int]:
     return found
 
 
+def descendants(pid: int) -> dict[int, int]:
+    """Live processes that descend from a process: start ticks by pid."""
+    children: dict[int, list[int]] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_bytes()
+            except OSError:
+                continue
+            parent = int(stat[stat.rindex(b")") + 2 :].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    found: dict[int, int] = {}
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            ticks = start_ticks(child)
+            if ticks is not None and child not in found:
+                found[child] = ticks
+                waiting.append(child)
+    return found
+
+
 def send(processes: dict[int, int], number: signal.Signals) -> None:
     """Signal each process that is still the one meant."""
     for pid, ticks in processes.items():
@@ -72,11 +93,11 @@ def end_all(processes: dict[int, int], *, grace: float = 5.0) -> dict[int, int]:
     return wait_gone(left, 5.0)
 
 
-def end_carriers(name: str, value: str, *, grace: float = 5.0, spare: Iterable[int] = ()) -> dict[int, int]:
+def end_carriers(name: str, value: str, *, grace: float = 5.0) -> dict[int, int]:
     """End every process of ours that carries NAME=VALUE, and those they start meanwhile. Returns what would not end."""
     left: dict[int, int] = {}
     for _ in range(3):
-        found = {pid: ticks for pid, ticks in carrying(name, value).items() if pid not in set(spare)}
+        found = carrying(name, value)
         if not found:
             return {}
         left = end_all(found, grace=grace)
