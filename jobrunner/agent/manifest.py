@@ -8,7 +8,7 @@ import base64
 import json
 import zlib
 
-from .files import AgentError, to_bytes
+from .files import AgentError, read_file, to_bytes, to_text
 
 MAX_ENTRIES = 2000000
 MAX_UNPACKED = 512 * 1024 * 1024
@@ -27,6 +27,21 @@ def unpack(packed):
         return json.loads(data.decode("utf-8"))
     except (ValueError, AttributeError, zlib.error, RecursionError) as error:
         raise AgentError("bad_manifest", "the list of files cannot be unpacked: {}".format(error)) from None
+
+
+def load(path):
+    """The entries of a job's `manifest.json`, None if it has none; AgentError `bad_manifest` if it cannot be read."""
+    data = read_file(path, 2 * MAX_UNPACKED)
+    if data is None:
+        return None
+    try:
+        entries = json.loads(data.decode("utf-8"))
+        if not isinstance(entries, list):
+            raise ValueError("no list")
+        return entries
+    except ValueError as error:
+        raise AgentError("bad_manifest", "{} cannot be read: {}".format(to_text(path), error),
+                         "Submit the spec again from the folder that holds the code.") from None
 
 
 def check(entries):

@@ -59,7 +59,7 @@ def run_clone(session, request):
     if read_json(os.path.join(folder, b"request.json")) is None:
         raise AgentError("no_such_job", "{} is not on this host".format(source),
                          "See `jobrunner ls --all` for where it is.")
-    entries = read_json(os.path.join(folder, b"manifest.json"))
+    entries = manifest.load(os.path.join(folder, b"manifest.json"))
     if entries is not None and blobs.missing(layout, manifest.contents(entries)):
         raise AgentError("code_gone", "the code of {} has been cleaned away here".format(source),
                          "Submit the spec again from the folder that holds the code.")

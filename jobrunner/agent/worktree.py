@@ -27,12 +27,12 @@ def materialise(layout, job_id, attempt, carry_from=None):
 def _build(layout, job_id, folder, target, carry_from):
     import errno
 
-    from . import blobs
+    from . import blobs, manifest
     aside = os.path.join(folder, b".work-" + os.urandom(4).hex().encode())
     _sweep(folder)
     os.mkdir(aside, 0o700)
     try:
-        entries = read_json(os.path.join(layout.job(job_id), b"manifest.json")) or []
+        entries = manifest.load(os.path.join(layout.job(job_id), b"manifest.json")) or []
         modes = write_tree(layout, entries, aside)
         if carry_from:
             _carry(layout, job_id, carry_from, aside)

@@ -1,0 +1,230 @@
+"""Clean up what nobody needs: work folders of old jobs, contents that no job names, old agents, left-overs.
+
+Checkpoints and outputs stay unless the request says `checkpoints`. Another machine's jobs are never touched; what they
+name stays.
+"""
+
+import os
+import re
+import stat
+import time
+
+from . import checkpoints, clock, inside, jobs, manifest, remove
+from .files import AgentError, append_line, read_json, to_bytes, to_text
+
+DAY = 86400.0
+KEEP_DAYS = 30
+AGENT_DAYS = 7  # an agent that was used within a week stays: something of it may still run
+_AGENT = re.compile(br"agent-([0-9a-f]+)\.pyz\Z")
+_ASIDE = re.compile(br"(\.tmp-|\.work-).*|.*\.tmp\Z")
+
+
+class Cleaner:
+    """Collects what goes, and removes it unless `dry_run`."""
+
+    def __init__(self, layout, own_agent, dry_run, keep_days, with_checkpoints, now):
+        self.layout = layout
+        self.own_agent = own_agent
+        self.dry_run = dry_run
+        self.keep_s = keep_days * DAY
+        self.with_checkpoints = with_checkpoints
+        self.now = now
+        self.removed = []
+
+    def drop(self, path, why):
+        """Note, and unless it is a trial remove, one file or tree."""
+        size = remove.size(path)
+        if self.dry_run or remove.tree(path):
+            self.removed.append({"path": to_text(path), "bytes": size, "why": why})
+
+
+def run(session, request):
+    """Operation `gc`."""
+    days = request.get("keep_days")
+    days = KEEP_DAYS if days is None else days
+    if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 <= days < 1e6:
+        raise AgentError("bad_request", "keep_days has to be a number of days, not {!r}".format(days))
+    dry_run = request.get("dry_run") is not False
+    cleaner = Cleaner(session.layout, session.agent, dry_run, days, bool(request.get("checkpoints")), time.time())
+    old = _old_jobs(cleaner)
+    for job_id in old:
+        _clean_job(cleaner, job_id)
+    _clean_blobs(cleaner, frozenset(old))
+    _clean_agents(cleaner)
+    _clean_leftovers(cleaner)
+    return {"removed": cleaner.removed, "bytes": sum(entry["bytes"] for entry in cleaner.removed), "dry_run": dry_run}
+
+
+def _old_jobs(cleaner):
+    """This machine's jobs that ended longer ago than `keep_days` and of which nothing is being pulled."""
+    found = []
+    for job_id in jobs.all_ids(cleaner.layout):
+        verdict = jobs.final(cleaner.layout, job_id)
+        try:
+            ended = clock.seconds(verdict["at"])
+        except (TypeError, KeyError, ValueError):
+            continue
+        busy = jobs.locked(cleaner.layout, job_id) or checkpoints.pulls(cleaner.layout, job_id)
+        if cleaner.now - ended >= cleaner.keep_s and not busy:
+            found.append(job_id)
+    return found
+
+
+def _clean_job(cleaner, job_id):
+    layout = cleaner.layout
+    request = jobs.request(layout, job_id) or {}
+    if not cleaner.dry_run:
+        checkpoints.note(layout, job_id, request, final=True)
+    noted = [to_bytes(record["path"]) for record in checkpoints.present(layout, job_id)]
+    patterns = [pattern for pattern in jobs.run_of(request).get("outputs") or [] if isinstance(pattern, str)]
+    for top, number in checkpoints.places(layout, job_id):
+        if number is None or not os.path.isdir(top):
+            continue
+        kept = set() if cleaner.with_checkpoints else _kept(top, noted, patterns)
+        if not kept:
+            cleaner.drop(top, "work folder of a job that ended over {:g} days ago".format(cleaner.keep_s / DAY))
+        else:
+            _drop_all_but(cleaner, top, kept)
+    if cleaner.with_checkpoints:
+        out = os.path.join(layout.job(job_id), b"out")
+        for path in noted:
+            if path.startswith(out + b"/") and os.path.lexists(path):
+                cleaner.drop(path, "checkpoint of an old job")
+        if not cleaner.dry_run:
+            _note_removed(layout, job_id)
+
+
+def _kept(top, noted, patterns):
+    """The paths under `top` that stay: checkpoints and outputs, with all in them."""
+    kept = {os.path.relpath(path, top) for path in noted if path.startswith(top + b"/") and os.path.lexists(path)}
+    try:
+        kept.update(inside.find(top, patterns))
+    except AgentError:
+        pass  # a spec from before patterns were checked
+    return kept
+
+
+def _drop_all_but(cleaner, top, kept):
+    above = set()
+    for path in kept:
+        while path:
+            path = path.rpartition(b"/")[0]
+            above.add(path)
+    todo = [b""]
+    while todo:
+        folder = todo.pop()
+        for entry in list(os.scandir(os.path.join(top, folder) if folder else top)):
+            path = folder + b"/" + entry.name if folder else entry.name
+            if path in kept:
+                continue
+            if path in above and entry.is_dir(follow_symlinks=False):
+                todo.append(path)
+            else:
+                cleaner.drop(os.path.join(top, path), "files of an old job other than its checkpoints and outputs")
+
+
+def _note_removed(layout, job_id):
+    for record in checkpoints.present(layout, job_id):
+        if not os.path.lexists(to_bytes(record["path"])):
+            line = dict(record, removed=clock.stamp())
+            append_line(os.path.join(layout.job(job_id), b"checkpoints.jsonl"), line)
+
+
+def _machines(layout):
+    """`(instance, folder of its jobs)` of every machine that shares this root."""
+    try:
+        names = os.listdir(layout.hosts)
+    except OSError:
+        return []
+    return [(to_text(name), os.path.join(layout.hosts, name, b"jobs")) for name in sorted(names)
+            if not name.startswith(b".")]
+
+
+def _each_job(layout):
+    """`(instance, job id, folder)` of every job of every machine, those in the making included."""
+    for instance, folder in _machines(layout):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            yield instance, to_text(name), os.path.join(folder, name)
+
+
+def _clean_blobs(cleaner, old):
+    """Mark what manifests name, sweep the rest once it is a day old. A manifest that cannot be read stops the sweep."""
+    layout = cleaner.layout
+    named = set()
+    for instance, job_id, folder in _each_job(layout):
+        if instance == layout.instance and job_id in old:
+            continue
+        try:
+            entries = manifest.load(os.path.join(folder, b"manifest.json")) or []
+        except AgentError:
+            return
+        named.update(entry[4].encode("ascii") for entry in entries if entry[0] == "f")
+    for path, name in _blobs(layout):
+        if name not in named and not name.startswith(b".") and _older(path, cleaner.now - DAY):
+            cleaner.drop(path, "content that no job here needs any more")
+
+
+def _blobs(layout):
+    try:
+        folders = os.listdir(layout.blobs)
+    except OSError:
+        return
+    for folder in folders:
+        full = os.path.join(layout.blobs, folder)
+        try:
+            names = os.listdir(full)
+        except OSError:
+            continue
+        for name in names:
+            yield os.path.join(full, name), name
+
+
+def _older(path, limit):
+    """Asked right before removal: a stage that needs a content touches it."""
+    try:
+        seen = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(seen.st_mode) and seen.st_mtime < limit
+
+
+def _clean_agents(cleaner):
+    layout = cleaner.layout
+    needed = {to_bytes(cleaner.own_agent or "")}
+    for _, _, folder in _each_job(layout):
+        if not os.path.exists(os.path.join(folder, b"final.json")):
+            agent = read_json(os.path.join(folder, b"request.json"), {}).get("agent")
+            if isinstance(agent, str):
+                needed.add(to_bytes(agent))
+    try:
+        names = os.listdir(layout.agents)
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(layout.agents, name)
+        match = _AGENT.match(name)
+        if match and match.group(1) not in needed and _older(path, cleaner.now - AGENT_DAYS * DAY):
+            cleaner.drop(path, "a version of the agent that no job needs and nobody used for a week")
+
+
+def _clean_leftovers(cleaner):
+    layout = cleaner.layout
+    folders = [layout.root, layout.agents, layout.hosts, layout.home, layout.jobs, layout.queue]
+    folders += sorted({os.path.dirname(path) for path, _ in _blobs(layout)})
+    folders += [layout.job(job_id) for job_id in jobs.all_ids(layout)]
+    for folder in folders:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                if _ASIDE.match(name) and os.lstat(path).st_mtime < cleaner.now - DAY:
+                    cleaner.drop(path, "left over from something that was cut off")
+            except OSError:
+                continue
