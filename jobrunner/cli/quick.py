@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,19 @@ class QuickCoercion:
 def quicken(program: Any) -> None:
     """Give every parameter of a program and of its commands the quick coercion, where this typer has such a thing."""
     for parameter in program.params:
-        if hasattr(parameter, "_runtime_param") and hasattr(parameter, "type_descriptor"):
-            parameter._runtime_param = QuickCoercion(parameter)
-    commands: Iterable[Any] = getattr(program, "commands", {}).values()
-    for inner in commands:
+        _replace(parameter)
+    make_help_option = program.get_help_option
+
+    def get_help_option(context: Any) -> Any:  # made by typer only when it is first asked for
+        option = make_help_option(context)
+        _replace(option)
+        return option
+
+    program.get_help_option = get_help_option
+    for inner in getattr(program, "commands", {}).values():
         quicken(inner)
+
+
+def _replace(parameter: Any) -> None:
+    if getattr(parameter, "_runtime_param", parameter) is None and hasattr(parameter, "type_descriptor"):
+        parameter._runtime_param = QuickCoercion(parameter)
