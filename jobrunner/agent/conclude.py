@@ -62,7 +62,7 @@ def retry_delay(policy, attempt, state, reason):
     policy = policy or {}
     word = {"TIMEOUT": "timeout", "LOST": "lost"}.get(state) or (RETRY_WORD.get(reason) if state == "FAILED" else None)
     on = policy.get("on")
-    if word is None or attempt > int(policy.get("max") or 0) or word not in (on if on is not None else ("exit",)):
+    if word is None or attempt > int(policy.get("max") or 0) or (on is not None and word not in on):
         return None
     return min(MAX_BACKOFF_S, float(policy.get("backoff_s") or 0) * 2 ** (attempt - 1))
 

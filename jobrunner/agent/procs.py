@@ -12,14 +12,15 @@ import sys
 from . import clock
 
 MARK = b"JOBRUNNER_JOB_ID="
+OWN_MARK = b"JOBRUNNER_AGENT"  # in the environment of our own processes, which never belong to a job by descent alone
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process:
-    """One line of `/proc`: numbers as the kernel gives them; `job` is the id in its environment, or None."""
+    """One line of `/proc`: numbers as the kernel gives them; `job` is the id in its environment, or None; `own`: ours."""
 
-    __slots__ = ("job", "pgid", "pid", "ppid", "sid", "state", "ticks")
+    __slots__ = ("job", "own", "pgid", "pid", "ppid", "sid", "state", "ticks")
 
     def __init__(self, pid, state, ppid, pgid, sid, ticks):
         self.pid = pid
@@ -29,6 +30,7 @@ class Process:
         self.sid = sid
         self.ticks = ticks
         self.job = None
+        self.own = False
 
 
 def read(pid):
@@ -64,12 +66,18 @@ def _slurp(path, limit):
 
 def job_of(pid):
     """The job id that a process carries in its environment, or None (also where we may not look)."""
-    data = _slurp("/proc/{}/environ".format(pid), 4 << 20)
-    at = 0 if data.startswith(MARK) else data.find(b"\0" + MARK) + 1
-    if at == 0 and not data.startswith(MARK):
-        return None
+    return _marks(pid)[0]
+
+
+def _marks(pid):
+    data = b"\0" + _slurp("/proc/{}/environ".format(pid), 4 << 20)
+    own = b"\0" + OWN_MARK + b"=" in data
+    at = data.find(b"\0" + MARK)
+    if at < 0:
+        return None, own
+    at += 1 + len(MARK)
     end = data.find(b"\0", at)
-    return data[at + len(MARK): end if end >= 0 else len(data)].decode("ascii", "replace") or None
+    return data[at:end if end >= 0 else len(data)].decode("ascii", "replace") or None, own
 
 
 def identity(pid=None):
@@ -99,7 +107,7 @@ def scan(with_jobs=True):
         if process is None or process.state in (b"Z", b"X"):
             continue
         if with_jobs and _uid(name) in (mine, None):
-            process.job = job_of(name)
+            process.job, process.own = _marks(name)
         found.append(process)
     return found
 
@@ -150,7 +158,8 @@ def of_job(job_id, command=None, supervisor=None, processes=None, spare=()):
 def _descendants(root, processes, spare):
     children = {}
     for process in processes:
-        children.setdefault(process.ppid, []).append(process.pid)
+        if not process.own or process.job:
+            children.setdefault(process.ppid, []).append(process.pid)
     found, todo = set(), [root]
     while todo:
         for pid in children.get(todo.pop(), ()):
@@ -229,6 +238,7 @@ _DROPPED = (b"JOBRUNNER_JOB_", b"JOBRUNNER_ATTEMPT", b"JOBRUNNER_DEVICE", b"JOBR
 def own_environment():
     """The environment of our own processes on the host: nothing of a job, nothing of a session."""
     kept = {name: value for name, value in os.environb.items() if not name.startswith(_DROPPED)}
+    kept[OWN_MARK] = b"1"
     kept[b"LC_ALL"] = b"C"  # argument words and the vendors' tools read the same everywhere
     return kept
 

@@ -1,0 +1,297 @@
+"""One process per user and instance while something is queued: starts the next job whenever its cards are free."""
+
+import fcntl
+import os
+import signal
+import time
+
+from . import clock, conclude, files, jobs, leases, order, procs, queue, readings, settle, share, situation, starts, usage
+from .layout import Layout, lock_name
+
+IDLE_S = 60.0  # the slow look beside the notifications
+BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
+PATIENCE_S = 15.0  # a colleague for whom cards are left and who does not take them is passed over after so long
+_WATCH = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
+_SIGNALS = {signal.SIGIO, signal.SIGCHLD}
+
+
+def lock_of(layout):
+    """The name that the dispatcher holds."""
+    return lock_name("dispatcher", layout.instance)
+
+
+def ensure_running(layout):
+    """See that a dispatcher runs while something is queued. Cheap if one does.
+
+    The lock is taken here and handed to the new process, so that two callers never start two.
+    """
+    if not queue.names(layout):
+        return False
+    lock = leases.bind(lock_of(layout))
+    if lock is None:
+        return True
+    try:
+        words = [files.to_text(layout.root), layout.instance, lock]
+        procs.spawn_detached(procs.agent_argv("dispatcher", words), keep=[lock], errors_to=os.path.join(layout.home, b"agent.log"))
+    finally:
+        leases.release([lock])
+    return True
+
+
+def main(argv):
+    """`ROOT INSTANCE [LOCK]`: dispatch until the queue is empty. Detached by whoever starts it."""
+    layout = Layout(argv[0], argv[1])
+    if len(argv) > 2:
+        lock = int(argv[2])
+        os.set_inheritable(lock, False)
+    else:
+        lock = leases.bind(lock_of(layout))
+        if lock is None:
+            return 0
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Dispatcher(layout, lock).run()
+    return 0
+
+
+class Dispatcher:
+    """The loop. What it knows is only a memory: every step looks at files and kernel names again."""
+
+    def __init__(self, layout, lock):
+        self.layout = layout
+        self.lock = lock
+        self.cache = queue.Cache(layout)
+        self.readings = readings.Readings(layout)
+        self.supervisors = {}
+        self.later = {}
+        self.watched = {}
+        self.yielding = {}
+        self.shown = None
+        self.warned = set()
+
+    def run(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        signal.signal(signal.SIGCHLD, _nothing)
+        self.settle_unfinished()
+        while True:
+            self.reap()
+            self.watch()
+            entries = self.waiting_entries()
+            if not entries and self.leave():
+                return
+            patience = self.step(entries) if entries else 0
+            if patience > 0:
+                signal.sigtimedwait(_SIGNALS, patience)
+
+    # around the decision
+
+    def settle_unfinished(self):
+        """At the start: whoever has neither verdict nor supervisor is settled. Jobs that only wait are left alone."""
+        names = leases.held_names()
+        for job_id in jobs.all_ids(self.layout):
+            if not jobs.is_final(self.layout, job_id) and not jobs.locked(self.layout, job_id, names):
+                settle.settle(self.layout, job_id, names)
+
+    def reap(self):
+        """Collect ended children. A supervisor that left its job unconcluded is replaced, or its job settled."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            device = self.readings.ended(pid)
+            if device is not None:
+                self.warn_of_strangers(device)
+            job_id = self.supervisors.pop(pid, None)
+            if job_id is None:
+                continue
+            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 75:
+                self.later[job_id] = time.monotonic() + BACK_OFF_S
+            elif status != 0:
+                settle.settle(self.layout, job_id)
+
+    def watch(self):
+        """Ask the kernel for a signal on every change in the queue and in what users show each other."""
+        files.make_dir(self.layout.queue)
+        share.own_folder()
+        wanted = [self.layout.queue] + [path for _, path in share.folders()]
+        for path in [path for path in self.watched if path not in wanted]:
+            os.close(self.watched.pop(path)[0])
+        for path in wanted:
+            mark = _mark(path)
+            if path in self.watched and self.watched[path][1] == mark:
+                continue
+            if path in self.watched:
+                os.close(self.watched.pop(path)[0])
+            try:
+                handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.fcntl(handle, fcntl.F_NOTIFY, _WATCH)
+            except OSError:
+                continue  # a file system without it: the slow look remains
+            self.watched[path] = (handle, mark)
+
+    def waiting_entries(self):
+        """The queue as it is, without left-overs of starts that were committed; hopeless and cancelled ones are ended."""
+        entries = []
+        for entry in self.cache.entries():
+            if jobs.is_final(self.layout, entry["id"]) or jobs.stale(self.layout, entry["id"], entry):
+                self.tidy_queue(entry["id"])
+                continue
+            if self.end_before_start(entry):
+                continue
+            entries.append(entry)
+        return entries
+
+    def tidy_queue(self, job_id):
+        """Remove an entry that is none any more, unless somebody is acting on the job."""
+        lock = leases.bind(self.layout.job_lock(job_id))
+        if lock is None:
+            return
+        try:
+            settle.act(self.layout, job_id, lock)
+        finally:
+            leases.release([lock])
+
+    def end_before_start(self, entry):
+        """Conclude a waiting job that was cancelled, or whose `after` cannot be met any more. True if it is over."""
+        job_id = entry["id"]
+        cancelled = jobs.cancel(self.layout, job_id) is not None
+        _, hopeless, text = order.dependency(entry, situation.states_for(self.layout, entry))
+        if not cancelled and not hopeless:
+            return False
+        lock = leases.bind(self.layout.job_lock(job_id))
+        if lock is None:
+            return False
+        try:
+            if cancelled:
+                settle.act(self.layout, job_id, lock)
+            elif jobs.queue_entry(self.layout, job_id) is not None:
+                conclude.finish(self.layout, job_id, {
+                    "state": "FAILED", "reason": "dependency", "exit_code": None, "signal": None, "at": clock.stamp(),
+                    "attempt": None, "evidence": text})
+        finally:
+            leases.release([lock])
+        return True
+
+    def leave(self):
+        """The queue is empty: give the lock back, and look once more so that no wake-up is lost. True to end."""
+        share.withdraw("ticket.json")
+        self.shown = None
+        leases.release([self.lock])
+        if not queue.names(self.layout):
+            return True
+        lock = leases.bind(lock_of(self.layout))
+        if lock is None:
+            return True
+        self.lock = lock
+        return False
+
+    # the decision
+
+    def step(self, entries):
+        """Start all that may start now; the seconds that may be slept then."""
+        skip = {job_id for job_id, when in self.later.items() if when > time.monotonic()}
+        while True:
+            names = leases.held_names()
+            running = jobs.running(self.layout, names)
+            entries = [entry for entry in entries if self.layout.job_lock(entry["id"]) not in names]
+            facts, _ = situation.gather(self.layout, entries, self.free_cards(entries, names), running, self.passed())
+            self.show(facts.waiting, usage.current(self.layout, running))
+            decision = order.decide(facts, skip)
+            self.note_yielding(decision.yields_to)
+            if decision.start is None:
+                return self.patience(entries, facts.waiting, names)
+            self.try_start(decision.start, decision.candidates, skip)
+
+    def free_cards(self, entries, names):
+        """`{device: indexes}` that may be taken now."""
+        devices = {entry["device"] for entry in entries if entry["cards"]}
+        return {device: self.readings.usable(device, names) for device in devices}
+
+    def try_start(self, entry, candidates, skip):
+        """Start one job, or note in `skip` that it cannot be started in this situation."""
+        cards = self.choose(entry, candidates)
+        taken = starts.take(self.layout, entry, cards) if cards is not None else None
+        if taken is None:
+            skip.add(entry["id"])
+            return
+        drop = [self.lock] + [handle for handle, _ in self.watched.values()]
+        pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop)
+        self.supervisors[pid] = entry["id"]
+
+    def choose(self, entry, candidates):
+        """The best set of the candidates (cards that belong together), or None if no allowed set is free."""
+        if not entry["cards"]:
+            return []
+        if entry.get("card_ids"):
+            return sorted(entry["card_ids"])
+        from .accelerators import KINDS
+        facts = [dict(card, index=index) for index, card in self.readings.cards(entry["device"]).items()]
+        return KINDS[entry["device"]].choose(candidates, entry["cards"], facts)[0]
+
+    def patience(self, entries, waiting, names):
+        """Begin a reading if one is due, and say how long nothing needs to be done."""
+        waits = [IDLE_S] + [max(0.05, when - time.monotonic()) for when in self.later.values() if when > time.monotonic()]
+        for device, count in sorted({(entry["device"], (entry.get("limits") or {}).get("cards") or 0)
+                                     for entry in waiting if entry["cards"]}):
+            pause = self.readings.pause(device, names)
+            if pause <= 0 and not self.readings.busy():
+                self.readings.begin(device, count)
+            elif not self.readings.busy():
+                waits.append(pause)
+        now = time.time()
+        for entry in entries:
+            if entry.get("not_before"):
+                left = clock.seconds(entry["not_before"]) - now
+                if left > -1:
+                    waits.append(max(0.01, left))
+        if self.yielding:
+            waits.append(PATIENCE_S)
+        return min(waits)
+
+    # colleagues
+
+    def show(self, waiting, used):
+        """Show our ticket to the others, when it has changed."""
+        ticket = situation.ticket(self.layout, waiting, used)
+        mark = (ticket["waiting"], int(ticket["usage"] / 600))
+        if mark != self.shown:
+            if ticket["waiting"]:
+                share.publish("ticket.json", ticket)
+            else:
+                share.withdraw("ticket.json")
+            self.shown = mark
+
+    def note_yielding(self, uids):
+        """Remember since when cards are left to whom."""
+        now = time.monotonic()
+        self.yielding = {uid: self.yielding.get(uid, now) for uid in uids | self.passed()}
+
+    def passed(self):
+        """The uids that had their time to take what was left for them."""
+        now = time.monotonic()
+        return {uid for uid, since in self.yielding.items() if now - since > PATIENCE_S and now - since < 8 * PATIENCE_S}
+
+    def warn_of_strangers(self, device):
+        """After a reading: tell jobs of ours on whose cards a foreign process runs."""
+        cards = self.readings.cards(device)
+        for job_id, start in jobs.running(self.layout):
+            for index in start.get("cards") or () if start.get("device") == device else ():
+                pids = [pid for pid in cards.get(index, {}).get("strangers", ()) if (job_id, pid) not in self.warned]
+                if pids:
+                    self.warned.update((job_id, pid) for pid in pids)
+                    jobs.journal(self.layout, job_id, "warning", text="on card {} runs a process that is not of this job: pid {}".format(
+                        index, ", ".join(str(pid) for pid in pids[:5])))
+
+
+def _mark(path):
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
+
+
+def _nothing(_number, _frame):
+    pass

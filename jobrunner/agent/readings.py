@@ -1,0 +1,136 @@
+"""What the vendor's tool says about the cards, read in a short-lived process and only as often as it pays.
+
+A reading is used for `FRESH_S`. A card that our own jobs had when it was read, and nobody else, goes on to the next of
+our jobs without a new reading.
+"""
+
+import json
+import os
+import time
+
+from . import files, jobs, procs
+
+FRESH_S = 30.0
+LEAST_S = 5.0
+CALM_S = 25.0
+TOOL_LIMIT_S = 30.0
+
+
+def compact(report, leased, owners, judged, healthy):
+    """Per card what a start needs to know: `{index: {idle, handed, why, strangers, model, board}}`. Pure.
+
+    `leased` are the indexes that our jobs hold, `owners` pids of our jobs, `judged` the report judged without leases,
+    `healthy` the same as if the cards were unused.
+    """
+    found = {}
+    for card, seen, fine in zip(report["cards"], judged["cards"], healthy["cards"]):
+        strangers = [process["pid"] for process in card["processes"] if process["pid"] not in owners]
+        ours = card["index"] in leased or (bool(card["processes"]) and not strangers)
+        found[card["index"]] = {
+            "idle": seen["free"], "handed": bool(ours and not strangers and fine["free"]), "why": seen["why_busy"],
+            "strangers": strangers, "model": card["model"], "board": card.get("board")}
+    return found
+
+
+def take(layout, device, count):
+    """Read the cards now (slow, and big in memory): the compact reading as JSON-able. Keeps the full report for `look`."""
+    from . import cards
+    began = time.time()
+    report = cards.fallback_report(device, count) if count else cards.read_cards(device, TOOL_LIMIT_S)
+    running = jobs.running(layout)
+    sessions = {(start.get("command") or {}).get("pid") for _, start in running}
+    owners = {process.pid for process in procs.scan() if process.job or process.sid in sessions}
+    leased = {index for _, start in running if start.get("device") == device for index in start.get("cards") or ()}
+    unused = dict(report, cards=[dict(card, processes=[], memory_used_mb=0, memory_total_mb=card["memory_total_mb"] or 1,
+                                      utilization=0) for card in report["cards"]])
+    table = compact(report, leased, owners, cards.judge(report, [], {}), cards.judge(unused, [], {}))
+    files.write_json(report_path(layout, device), {"at": began, "report": report}, sync=False)
+    error = report.get("error")
+    return {"at": began, "tool_s": report.get("tool_s") or 0.0, "assumed": bool(count),
+            "error": error.get("message") if isinstance(error, dict) else error, "cards": [[index, table[index]] for index in table]}
+
+
+def report_path(layout, device):
+    """Where the last full report of a device's cards is kept."""
+    return os.path.join(layout.home, b"cards-" + files.to_bytes(device or "any") + b".json")
+
+
+class Readings:
+    """The dispatcher's memory of readings, and the process that is at one now."""
+
+    def __init__(self, layout):
+        self._layout = layout
+        self._last = {}
+        self._reader = None
+
+    def busy(self):
+        """True while a reading is being taken."""
+        return self._reader is not None
+
+    def age(self, device):
+        """Seconds since the last reading of a device began; None if there was none."""
+        last = self._last.get(device)
+        return None if last is None else time.monotonic() - last["mono"]
+
+    def cards(self, device):
+        """`{index: facts}` of the last reading; empty if there was none."""
+        return self._last.get(device, {}).get("cards", {})
+
+    def error(self, device):
+        """Why the tool could not be asked, or None."""
+        return self._last.get(device, {}).get("error")
+
+    def usable(self, device, held_names):
+        """The indexes that may be taken now: nobody holds them, and a fresh reading shows them idle or only ours."""
+        from .layout import card_name
+        last = self._last.get(device)
+        if last is None or not (last["assumed"] or self.age(device) <= FRESH_S):
+            return set()
+        return {index for index, card in last["cards"].items()
+                if (card["idle"] or card["handed"]) and card_name(device, index) not in held_names}
+
+    def pause(self, device, held_names):
+        """Seconds until the next reading may be taken: seldom while only our own jobs hold the cards."""
+        from .layout import card_name
+        last = self._last.get(device)
+        if last is None:
+            return 0.0
+        loose = [card for index, card in last["cards"].items() if card_name(device, index) not in held_names]
+        strange = any(not card["idle"] and not card["handed"] for card in loose)
+        unread = bool(loose) and self.age(device) > FRESH_S
+        least = LEAST_S if strange or unread or not last["cards"] else CALM_S
+        return max(0.0, max(least, 20 * last["tool_s"]) - self.age(device))
+
+    def begin(self, device, count):
+        """Start a reading, unless one is being taken."""
+        if self._reader is not None:
+            return
+        outlet, inlet = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                procs.close_all_but([2, inlet])
+                os.write(inlet, json.dumps(take(self._layout, device, count)).encode("ascii"))
+            finally:
+                os._exit(0)
+        os.close(inlet)
+        self._reader = (pid, outlet, device, time.monotonic())
+
+    def ended(self, pid):
+        """A child ended: if it was the reader, take its answer. Returns the device that was read, or None."""
+        if self._reader is None or self._reader[0] != pid:
+            return None
+        _, outlet, device, began = self._reader
+        self._reader = None
+        try:
+            data = os.read(outlet, 1 << 20)
+        finally:
+            os.close(outlet)
+        try:
+            answer = json.loads(data.decode("ascii"))
+        except ValueError:
+            answer = {"tool_s": 1.0, "assumed": False, "cards": [], "error": "the reading was cut short"}
+        took = time.monotonic() - began
+        self._last[device] = {"mono": began, "tool_s": max(answer["tool_s"], 0.0), "took": took, "assumed": answer["assumed"],
+                              "error": answer["error"], "cards": {index: card for index, card in answer["cards"]}}
+        return device

@@ -1,0 +1,94 @@
+"""Start a job: its lock, the leases of its cards (all or none), a last look at who is still there, and its supervisor."""
+
+import os
+
+from . import jobs, leases, procs
+from .layout import card_name
+
+
+def keepers(layout, device, cards):
+    """`{card: job id}` of cards that a living process of one of our jobs keeps although their names are free."""
+    wanted = set(cards)
+    found = {}
+    living = set(procs.carriers())
+    if _may_have_containers(layout):
+        from . import containers
+        living |= containers.living_jobs()
+    for job_id in living:
+        for start in _starts_of(layout, job_id):
+            if start.get("device") == device:
+                for card in wanted & set(start.get("cards") or ()):
+                    found[card] = job_id
+    return found
+
+
+def _starts_of(layout, job_id):
+    """The start records of a job, of whichever instance of ours: an id found on a process may be of another root."""
+    from .layout import JOB_ID
+    if not JOB_ID.match(job_id) or not jobs.exists(layout, job_id):
+        return []
+    return [start for start in (jobs.start(layout, job_id, n) for n in jobs.attempts(layout, job_id)[-1:]) if start]
+
+
+def _may_have_containers(layout):
+    return os.path.exists(os.path.join(layout.home, b"containers"))
+
+
+def take(layout, entry, cards):
+    """`(lock, leases)` of a job and its cards, or None if somebody else has one of them, or still keeps a card."""
+    lock = leases.bind(layout.job_lock(entry["id"]))
+    if lock is None:
+        return None
+    held = leases.bind_all([card_name(entry["device"], card) for card in sorted(cards)]) if cards else []
+    if held is not None and cards and keepers(layout, entry["device"], cards):
+        leases.release(held)
+        held = None
+    if held is None:
+        leases.release([lock])
+        return None
+    return lock, held
+
+
+def start(layout, entry, cards, lock, held, drop):
+    """Start the supervisor of a job whose lock and leases we hold; its pid. Our copies of them are closed.
+
+    `drop` are descriptors that the supervisor must not keep. It is forked without exec where the job asks for this very
+    agent, else the agent that the job names is run.
+    """
+    pid = os.fork()
+    if not pid:
+        status = 70
+        try:
+            os.setsid()
+            status = _supervise(layout, entry, cards, lock, held, drop)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    leases.release([lock] + held)
+    return pid
+
+
+def _supervise(layout, entry, cards, lock, held, drop):
+    leases.release(drop)
+    attempt = entry.get("attempt") or 1
+    other = _other_agent(layout, entry)
+    if other:
+        words = ["start", layout.root.decode("utf-8", "surrogateescape"), layout.instance, entry["id"], attempt, lock,
+                 ",".join(str(lease) for lease in held), ",".join(str(card) for card in cards)]
+        for descriptor in [lock] + held:
+            os.set_inheritable(descriptor, True)
+        argv = procs.to_argv(procs.agent_argv("supervisor", words, place=other))
+        os.execve(argv[0], argv, procs.own_environment())
+    from . import supervisor
+    return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry).run()
+
+
+def _other_agent(layout, entry):
+    """The zipapp of the agent that a job names, if it is another than this one and there."""
+    named = entry.get("agent")
+    if not named or named == procs.agent_place()[2] or not str(named).isalnum():
+        return None
+    path = os.path.join(layout.agents, "agent-{}.pyz".format(named).encode("ascii"))
+    return path.decode("utf-8", "surrogateescape") if os.path.exists(path) else None
