@@ -107,8 +107,10 @@ def running(folder: Path) -> DemoHost | None:
     return host if is_alive(host.pid, host.ticks) else None
 
 
-def stop(folder: Path) -> bool:
+def stop(folder: Path, *, grace: float = 5.0) -> bool:
     """End the host and every job on it; False if none ran. What it wrote stays in the folder.
+
+    Processes are sent TERM, and KILL `grace` seconds later.
 
     Raises HostError that names the processes which would not end.
     """
@@ -118,8 +120,8 @@ def stop(folder: Path) -> bool:
     except (OSError, ValueError, TypeError):
         return False
     was_alive = is_alive(host.pid, host.ticks)
-    left = end_all({**descendants(host.pid), host.pid: host.ticks}) if was_alive else {}
-    left.update(end_carriers(SCOPE, host.scope))
+    left = end_all({**descendants(host.pid), host.pid: host.ticks}, grace=grace) if was_alive else {}
+    left.update(end_carriers(SCOPE, host.scope, grace=grace))
     _left_running[:] = [process for process in _left_running if process.poll() is None]
     if left:
         raise HostError(
