@@ -31,10 +31,10 @@ def host_table(hosts: Iterable[Row], now: datetime) -> Table:
     table = Table(
         [
             Column("HOST"),
-            Column("ADDRESS", shrinks=True),
+            Column("ADDRESS", shrinks=True, leaves=1),
             Column("DEVICE"),
             Column("CARDS"),
-            Column("TAGS", shrinks=True),
+            Column("TAGS", shrinks=True, leaves=2),
             Column("LAST SEEN"),
             Column("NOTE", shrinks=True),
         ]
@@ -65,8 +65,8 @@ def check_table(hosts: Iterable[Row]) -> Table:
         [
             Column("HOST"),
             Column("ANSWERS"),
-            Column("TIME", right=True),
-            Column("PYTHON"),
+            Column("TIME", right=True, leaves=1),
+            Column("PYTHON", leaves=2),
             Column("DEVICE"),
             Column("CARDS"),
             Column("DISK FREE", right=True),
@@ -100,12 +100,12 @@ def card_table(hosts: Iterable[Row]) -> Table:
         [
             Column("HOST"),
             Column("CARD", right=True),
-            Column("MODEL", shrinks=True),
+            Column("MODEL", shrinks=True, leaves=1),
             Column("HEALTH"),
             Column("MEMORY", right=True),
             Column("USE", right=True),
-            Column("TEMP", right=True),
-            Column("POWER", right=True),
+            Column("TEMP", right=True, leaves=2),
+            Column("POWER", right=True, leaves=3),
             Column("TAKEN BY", shrinks=True),
         ]
     )

@@ -97,7 +97,7 @@ class Output:
         """Write a table: with colours and fitted to the width on a terminal, plain and whole otherwise."""
         if self.terminal:
             with writing():
-                self.console().print(table.rich())
+                self.console().print(table.fitted(self.console().width), soft_wrap=True)
         else:
             self.write(table.plain())
 

@@ -76,9 +76,9 @@ def job_table(rows: Iterable[JobRow], now: datetime, notes: Mapping[str, str] | 
             Column("NAME", shrinks=True),
             Column("STATE"),
             Column("HOST", shrinks=True),
-            Column("CARDS"),
-            Column("SUBMITTED"),
-            Column("RAN"),
+            Column("CARDS", leaves=2),
+            Column("SUBMITTED", leaves=3),
+            Column("RAN", leaves=1),
             Column("NOTE", shrinks=True),
         ]
     )
@@ -144,10 +144,10 @@ def checkpoint_table(checkpoints: Iterable[Mapping[str, Any]], now: datetime) ->
             Column("NAME", shrinks=True),
             Column("STEP", right=True),
             Column("SIZE", right=True),
-            Column("WRITTEN"),
+            Column("WRITTEN", leaves=1),
             Column("STATE"),
             Column("METRICS", shrinks=True),
-            Column("PULLED TO", shrinks=True),
+            Column("PULLED TO", shrinks=True, leaves=2),
         ]
     )
     for item in checkpoints:
@@ -167,7 +167,7 @@ def checkpoint_table(checkpoints: Iterable[Mapping[str, Any]], now: datetime) ->
 
 def file_table(files: Iterable[Mapping[str, Any]]) -> Table:
     """Files that were fetched."""
-    table = Table([Column("FILE", shrinks=True), Column("SIZE", right=True), Column("SHA-256")])
+    table = Table([Column("FILE", shrinks=True), Column("SIZE", right=True), Column("SHA-256", leaves=1)])
     for item in files:
         table.add(or_dash(item.get("path")), size(item.get("size")), str(item.get("sha256") or "-")[:16])
     return table

@@ -45,7 +45,7 @@ def _redraw(out: Output, look: Callable[[], Listing], every: float, sleep: Calla
     with Live(console=out.console(), auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             result = look()
-            table = job_table(result.rows, output.now(), result.notes).rich()
+            table = job_table(result.rows, output.now(), result.notes).fitted(out.console().width)
             notes = [Text(as_text(error), style="red") for error in result.errors]
             clock = Text(output.now().astimezone().strftime("%H:%M:%S  (Ctrl-C ends this)"), style="bright_black")
             with output.writing():

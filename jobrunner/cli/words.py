@@ -48,6 +48,19 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     return blanks + text if right else text + blanks
 
 
+def shorten(text: str, columns: int) -> str:
+    """`text` cut to at most `columns`, with an ellipsis where something is missing."""
+    if width(text) <= columns:
+        return text
+    kept = used = 0
+    for char in text:
+        used += _char_width(char)
+        if used > columns - 1:
+            break
+        kept += 1
+    return text[:kept] + "…"
+
+
 def parse_time(text: str | None) -> datetime | None:
     """The instant of a contract's time (`2026-12-01T09:30:00.123456Z`); None for anything else."""
     if not text:

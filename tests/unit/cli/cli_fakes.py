@@ -229,6 +229,30 @@ class Fake:
         return found
 
 
+OFFER = results.HostKeyOffer("npu-a", "10.0.0.5", "ssh-ed25519", "SHA256:abcDEF")
+
+
+def adds_unknown_host(session, name, *, address, confirm):
+    """A fake `hosts add` of a host that nobody knows yet."""
+    pinned = confirm(OFFER)
+    return results.HostAddResult(host={"name": name, "address": address}, offer=OFFER, pinned=pinned, known_hosts="kh")
+
+
+def _upload(fake: Fake) -> object:
+    """A fake submit that takes long enough for a bar to be seen."""
+    import time
+
+    assert fake.session is not None
+    progress = fake.session.options["progress"]
+    number = progress.start("npu-a: sending", 100)
+    for _ in range(20):
+        progress.advance(number, 5)
+        time.sleep(0.02)
+    progress.note("npu-a: throttled, trying again")
+    progress.finish(number)
+    return results.SubmitResult(rows=[ROW])
+
+
 def install_for_process(fake: Fake) -> None:
     """Put the fakes in the place of the real modules, for good."""
     for short, module in fake.modules().items():
@@ -259,6 +283,13 @@ def _scenario(fake: Fake, name: str) -> None:
         fake.answers["logs.follow"] = endless
     elif name == "flood":
         fake.answers["logs.follow"] = flood
+    elif name == "colours":
+        pieces = (b"\x1b[3", b"2mgreen\n\x1b[2J\x1b]52;c;eA==\x07", b"end\n")
+        fake.answers["logs.follow"] = [results.LogPiece("data", data=piece) for piece in pieces]
+    elif name == "newkey":
+        fake.answers["hosts.add"] = adds_unknown_host
+    elif name == "upload":
+        fake.answers["submit.submit"] = lambda *_, **__: _upload(fake)
     elif name == "crash":
         fake.answers["jobs.list_jobs"] = ZeroDivisionError("deep inside")
 
