@@ -73,9 +73,9 @@ def _load(
         problems.append(text)
         return None
     document = read_spec(text, str(path), overrides, default_name=_stem(path))
-    problems += document.problems
     spec, base = document.spec or document.partial, path.absolute().parent
     if spec is None:
+        problems += document.problems
         return None
     code_dir = None if spec.code is None else base / Path(spec.code.path).expanduser()
     found = _host_problems(document, spec, hosts)
@@ -90,7 +90,8 @@ def _load(
         where = f" nor in {vault.file}" if vault.file else ""
         message = f"the secret {name} is not in the environment{where}"
         found.append(document.problem_at(("secrets", place), message, code=SecretError.default_code))
-    problems += found
+    document.problems += found
+    problems += document.ordered()
     return LoadedSpec(path, text, spec, base, code_dir, secrets)
 
 

@@ -1,0 +1,63 @@
+"""Rebuild the ledger from what the hosts have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import HostError, JobrunnerError
+from jobrunner.core.jobs import JobRow
+from jobrunner.service.clock import now
+from jobrunner.service.reconcile import remember_host
+from jobrunner.service.results import AdoptResult
+from jobrunner.service.session import Session
+
+if TYPE_CHECKING:
+    from jobrunner.transport.link import HostLink
+
+
+def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
+    """Take every job that these hosts (default: all known ones) have into the ledger; says what it could not."""
+    aliases = session.choose_hosts(list(names))
+
+    def ask(link: HostLink) -> dict[str, Any]:
+        return {**link.request("records", jobs="all"), "host": link.host_facts}
+
+    rows: list[JobRow] = []
+    added: list[str] = []
+    errors: list[JobrunnerError] = []
+    for alias, outcome in session.links.map(ask, aliases).items():
+        if outcome.value is None:
+            errors.append(outcome.error or HostError(f"{alias} gave no answer", host=alias))
+            continue
+        remember_host(session, alias, outcome.value)
+        _take(session, alias, outcome.value, rows, added)
+    rows.sort(key=lambda row: row.submitted_at or "", reverse=True)
+    return AdoptResult(
+        rows=rows,
+        added=added,
+        errors=errors,
+        warnings=session.warnings,
+        hosts_asked=len(aliases),
+        hosts_answered=len(aliases) - len(errors),
+    )
+
+
+def _take(session: Session, alias: str, answer: dict[str, Any], rows: list[JobRow], added: list[str]) -> None:
+    from jobrunner.ledger import Outcome
+
+    at = now()
+    known = {row.id for row in session.ledger.list(all=True)}
+    records = sorted(answer["records"], key=lambda record: str((record.get("view") or {}).get("submitted_at") or ""))
+    for record in records:
+        view = record.get("view")
+        if not view:
+            session.warn(f"{alias}: the folder of {record.get('id', '?')} cannot be read; it is left as it is")
+            continue
+        outcome = session.ledger.put_record(alias, answer["host"]["instance"], record, at)
+        if outcome in (Outcome.UNKNOWN_STATE, Outcome.OTHER_MACHINE):
+            session.warn(f"{alias}: {view['id']} could not be taken over ({outcome.value.replace('_', ' ')})")
+            continue
+        if view["id"] not in known:
+            added.append(view["id"])
+        rows.append(session.ledger.get(view["id"]))

@@ -1,0 +1,141 @@
+"""A job's log, from where one asks, across retries and cut connections: each byte once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import AgentError, ConnectError, HostError, LinkLostError, NotFoundError
+from jobrunner.core.jobs import JobRow
+from jobrunner.core.states import JobState
+from jobrunner.service.clock import now
+from jobrunner.service.reconcile import reconcile
+from jobrunner.service.results import LogPiece
+from jobrunner.service.session import Session
+
+if TYPE_CHECKING:
+    from jobrunner.transport.link import HostLink
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+SILENCE_S = 20.0
+"""A followed log says `tick` every 5 s: after so long without one the link is dead."""
+
+
+@dataclass
+class _Place:
+    """Where the next byte comes from."""
+
+    attempt: int | None
+    offset: int | None = None
+
+
+def follow(
+    session: Session,
+    word: str,
+    *,
+    follow: bool,
+    lines: int | None = None,
+    attempt: int | None = None,
+    grep: str | None = None,
+    since: str | None = None,
+) -> Iterator[LogPiece]:
+    """The pieces of a job's log, newest attempt unless `attempt` is given; the last piece is `end`.
+
+    With `follow` it goes on through retries and lost links until the job is final. Raises NotFoundError for an
+    attempt that is not there, HostError if the host does not answer (while following only at the very start).
+    """
+    id_ = session.ledger.resolve(word)
+    row = _with_host(session, id_, wait=follow)
+    assert row.host is not None
+    place = _Place(attempt)
+    pause, begun = FIRST_PAUSE_S, False
+    while True:
+        try:
+            link = session.link(row.host)
+            for piece in _stream(session, link, row, place, follow=follow, lines=lines, grep=grep, since=since):
+                begun, pause = True, FIRST_PAUSE_S
+                yield piece
+                if piece.kind == "end":
+                    return
+            raise LinkLostError(f"{row.host} ended the log without saying why", host=row.host)
+        except (LinkLostError, ConnectError) as error:
+            if not follow or not begun:
+                session.ledger.mark_unreachable(row.host, error.message, now(), [row.id])
+                raise
+            yield LogPiece("note", note=f"link to {row.host} lost ({error.message}); trying again in {pause:.0f} s")
+            session.links.forget(row.host)
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+            if lines is not None and place.offset is not None:
+                lines = None
+
+
+def _with_host(session: Session, id_: str, *, wait: bool) -> JobRow:
+    """The row once some host has the job. A job that is being sent is waited for if its log is to be followed."""
+    row = session.ledger.get(id_)
+    while row.state is JobState.STAGING or row.host is None:
+        found = reconcile(session, only=[id_])
+        row = session.ledger.get(id_)
+        if row.state is not JobState.STAGING and row.host is not None:
+            break
+        if found.errors:
+            raise next(iter(found.errors.values()))
+        if not wait or row.state.final:
+            raise NotFoundError(
+                f"{row.name} ({id_}) has no log: it is {row.state.value}" + (f" ({row.reason})" if row.reason else ""),
+                code="no_log",
+                remedy="it is still being sent; try again in a moment" if not row.state.final else "submit it again",
+            )
+        time.sleep(0.5)
+    return row
+
+
+def _stream(
+    session: Session, link: HostLink, row: JobRow, place: _Place, *, follow: bool, **wanted: Any
+) -> Iterator[LogPiece]:
+    """One `tail` on the host; `place` moves with every piece."""
+    lines = wanted["lines"] if place.offset is None else None
+    asked = {"id": row.id, "attempt": place.attempt, "offset": place.offset, "lines": lines, "follow": follow}
+    filters = {key: wanted[key] for key in ("grep", "since") if wanted[key] is not None}
+    with link.stream("tail", timeout=SILENCE_S, **asked, **filters) as stream:
+        for kind, payload in stream:
+            if kind == b"B":
+                place.offset = (place.offset or 0) + len(payload)
+                yield LogPiece("data", data=payload)
+                continue
+            message = json.loads(payload)
+            if isinstance(message.get("host"), dict):
+                stream.host = message["host"]
+            if "attempt" in message and "ok" not in message:
+                place.attempt, place.offset = message["attempt"], message["offset"]
+                yield LogPiece("attempt", attempt=place.attempt, offset=place.offset, size=message.get("size"))
+            elif message.get("note"):
+                yield LogPiece("note", note=str(message["note"]))
+            elif "ok" in message:
+                yield _end(session, stream.host or link.host_facts, row, message, follow=follow)
+                return
+            elif "offset" in message:
+                place.offset = message["offset"]
+
+
+def _end(session: Session, host: dict[str, Any], row: JobRow, message: dict[str, Any], *, follow: bool) -> LogPiece:
+    if not message["ok"]:
+        error = message.get("error", {})
+        raise _as_error(error, row)
+    view = message["data"].get("job")
+    if view:
+        assert row.host is not None
+        session.ledger.apply_view(row.host, host["instance"], view, now())
+    elif follow:
+        reconcile(session, only=[row.id])
+    return LogPiece("end", row=session.ledger.get(row.id))
+
+
+def _as_error(error: dict[str, Any], row: JobRow) -> HostError | NotFoundError:
+    text, remedy, code = str(error.get("message", "?")), str(error.get("remedy", "")), str(error.get("code", ""))
+    if code in ("no_such_attempt", "no_such_job", "no_log"):
+        return NotFoundError(text, remedy=remedy, code=code)
+    return AgentError(text, host=row.host or "", remedy=remedy, code=code)

@@ -1,0 +1,199 @@
+"""What every command works with: the state folder, the hosts file, the ledger and the links to the hosts.
+
+Nothing is opened before it is used, because start-up is part of every command's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import JobrunnerError, NotFoundError, UsageError
+from jobrunner.service.progress import NoProgress, Progress
+from jobrunner.service.timings import Timings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jobrunner.core.hosts import HostsFile
+    from jobrunner.ledger import Ledger
+    from jobrunner.transport.link import HostLink
+    from jobrunner.transport.pool import LinkPool
+
+
+def default_home(environ: Mapping[str, str]) -> Path:
+    """The state folder: `$JOBRUNNER_HOME`, else the platform's user data folder."""
+    chosen = environ.get("JOBRUNNER_HOME")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("jobrunner", appauthor=False))
+
+
+def default_hosts_file(environ: Mapping[str, str]) -> Path:
+    """The hosts file: `$JOBRUNNER_HOSTS`, else `hosts.yaml` in the platform's user config folder."""
+    chosen = environ.get("JOBRUNNER_HOSTS")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("jobrunner", appauthor=False)) / "hosts.yaml"
+
+
+class Session:
+    """One command's view of the world. Use it as a context manager: leaving it closes links and ledger."""
+
+    def __init__(self, *, home: Path, hosts_file: Path, environ: Mapping[str, str], progress: Progress) -> None:
+        self.home = home
+        self.hosts_file = hosts_file
+        self.environ = environ
+        self.progress = progress
+        self.timings = Timings()
+        self.warnings: list[str] = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what was opened: every link, then the ledger."""
+        if "links" in self.__dict__:
+            self.links.close()
+        if "ledger" in self.__dict__:
+            self.ledger.close()
+
+    def warn(self, text: str) -> None:
+        """Keep a sentence for standard error; the same one is kept once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger in the state folder, created on first use."""
+        from jobrunner.ledger import Ledger
+
+        with self.timings.phase("ledger"):
+            ledger = Ledger(self.home / "ledger.db")
+        for text in ledger.warnings:
+            self.warn(text)
+        return ledger
+
+    @cached_property
+    def hosts(self) -> HostsFile:
+        """The hosts file; an empty one where there is none. Raises SpecError with every fault in it."""
+        from jobrunner.core.hosts import load_hosts
+
+        with self.timings.phase("import"):
+            try:
+                text = self.hosts_file.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                text = ""
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(
+                    f"the hosts file {self.hosts_file} cannot be read: {error}",
+                    remedy="mend it, or name another one with --hosts",
+                ) from error
+            return load_hosts(text, str(self.hosts_file))
+
+    @cached_property
+    def written_hosts(self) -> frozenset[str]:
+        """The aliases that stand in the hosts file."""
+        return frozenset(self.hosts.hosts)
+
+    def add_host(self, alias: str, address: str) -> None:
+        """For this command, reach `alias` at an address. Raises UsageError for one that cannot be."""
+        from jobrunner.core.hosts import with_address
+
+        names = self.written_hosts
+        self.__dict__["hosts"] = with_address(self.hosts, alias, address)
+        self.__dict__["written_hosts"] = names
+
+    @property
+    def secrets_file(self) -> Path:
+        """`secrets.env` beside the hosts file."""
+        return self.hosts_file.parent / "secrets.env"
+
+    @cached_property
+    def links(self) -> LinkPool:
+        """One connection per host, opened at first use and shared by everything in this command."""
+        from jobrunner.transport.pool import open_pool
+
+        return open_pool(self.hosts, environ=self.environ, state_folder=self.home, timings=self.timings)
+
+    def link(self, alias: str) -> HostLink:
+        """The open link to a host. Raises HostError."""
+        return self.links.link(alias)
+
+    @cached_property
+    def agent_hash(self) -> str:
+        """The hash that names this version's agent on every host."""
+        from jobrunner.transport.bootstrap import agent_image
+
+        return agent_image(self.home / "cache").hash
+
+    def connect_ahead(self, aliases: list[str]) -> None:
+        """Begin to connect to hosts beside other work. What goes wrong is told when the link is used."""
+        for alias in aliases:
+            threading.Thread(target=self._connect_quietly, args=(alias,), daemon=True).start()
+
+    def _connect_quietly(self, alias: str) -> None:
+        with contextlib.suppress(JobrunnerError):
+            self.links.link(alias)
+
+    def known_aliases(self) -> list[str]:
+        """Hosts of the hosts file, then those that the ledger has met, in that order."""
+        names = list(self.hosts.hosts)
+        names += [host.alias for host in self.ledger.hosts() if host.alias not in names]
+        return names
+
+    def choose_hosts(self, wanted: list[str] | None) -> list[str]:
+        """The aliases asked for, or every known one. Raises NotFoundError if there is none at all."""
+        aliases = list(dict.fromkeys(wanted or self.known_aliases()))
+        if not aliases:
+            raise NotFoundError(
+                "no hosts are known",
+                code="no_hosts",
+                remedy=f"name one (an alias of your SSH configuration), or list them in {self.hosts_file}",
+            )
+        return aliases
+
+
+def open_session(
+    *,
+    home: Path | None = None,
+    hosts_file: Path | None = None,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] | None = None,
+    **_: Any,
+) -> Session:
+    """A session for the given folders, or for those that the environment names."""
+    environ = dict(os.environ) if environ is None else environ
+    return Session(
+        home=home or default_home(environ),
+        hosts_file=hosts_file or default_hosts_file(environ),
+        environ=environ,
+        progress=progress or NoProgress(),
+    )
+
+
+def client_identity() -> dict[str, str]:
+    """Who submits, for people reading the host's files: host name, user, program."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = "?"
+    return {"host": socket.gethostname(), "user": user, "python": sys.version.split()[0]}

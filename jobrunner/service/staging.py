@@ -1,0 +1,153 @@
+"""The exchange that brings jobs to a host: manifest, what is missing there, the bytes, the answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import HostError, LinkLostError
+from jobrunner.service.clock import now
+from jobrunner.service.reconcile import remember_host
+from jobrunner.service.session import Session
+
+if TYPE_CHECKING:
+    from jobrunner.core.spec import JobSpec
+    from jobrunner.core.specparts import Code
+    from jobrunner.transport.link import HostLink
+    from jobrunner.transport.session import Session as Stream
+    from jobrunner.upload import Tree
+
+TRIES = 3
+"""A cut exchange is begun anew so often: it goes on under the same ids, so nothing happens twice."""
+
+BULK_BYTES = 32 * 1024 * 1024
+"""From so many bytes on a tree travels over a connection of its own."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one exchange did: distinct contents and bytes that had to travel."""
+
+    files: int
+    bytes: int
+    existed: list[str]
+
+
+def request_for(
+    session: Session,
+    spec: JobSpec,
+    host: str,
+    *,
+    job_id: str,
+    at: str,
+    code: Mapping[str, Any] | None,
+    client: Mapping[str, Any],
+    **more: Any,
+) -> dict[str, Any]:
+    """request.json for one job on one host."""
+    from jobrunner.core.request import build_request
+
+    return build_request(
+        spec,
+        session.hosts.get(host),
+        job_id=job_id,
+        agent_hash=session.agent_hash,
+        submitted_at=at,
+        client=client,
+        code=code,
+        **more,
+    )
+
+
+def code_digest(tree: Tree | None) -> str | None:
+    """One hash for a whole tree; None where no code travels."""
+    if tree is None:
+        return None
+    return tree.digest
+
+
+def read_code(session: Session, folder: Path, code: Code, *, large: bool = True) -> Tree:
+    """The tree of a code folder, hashed. Raises UsageError if it is too much, or cannot be read."""
+    from jobrunner.upload import HashCache, check_size, scan
+
+    cache = HashCache(session.home / "cache" / "hashes.json")
+    tree = scan(folder, code.include, code.exclude, never=[session.home], cache=cache)
+    check_size(tree, large=large)
+    tree.digest  # noqa: B018  reads and hashes every file, here rather than while the host waits
+    cache.save()
+    for text in tree.warnings:
+        session.warn(text)
+    return tree
+
+
+def stage(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree: Tree | None) -> Sent:
+    """Bring jobs (`request`, `secrets`) and their tree to a host; the ledger knows them as queued afterwards.
+
+    Begun anew after a cut link. Raises LinkLostError if it stays cut: the host may or may not have the jobs.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            return _once(session, alias, jobs, tree)
+        except LinkLostError as error:
+            session.links.forget(alias)
+            if not left:
+                raise
+            session.progress.note(f"link to {alias} lost while sending ({error.message}); going on")
+    raise AssertionError("unreachable")
+
+
+def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree: Tree | None) -> Sent:
+    link = session.link(alias)
+    packed = None
+    if tree is not None:
+        packed = base64.b64encode(zlib.compress(json.dumps(tree.manifest).encode(), 1)).decode("ascii")
+    carrier = link.bulk() if tree is not None and tree.size >= BULK_BYTES else link
+    with session.timings.phase("transfer"), carrier.stream("stage", jobs=list(jobs), manifest_z=packed) as stream:
+        answer, files, size = stream.read_json(), 0, 0
+        if "ok" not in answer:
+            files, size = _send_blobs(session, alias, stream, tree, answer["need"])
+            answer = stream.read_json()
+        host = stream.host
+    _take_over(session, alias, link, host, answer["data"])
+    return Sent(files, size, list(answer["data"].get("existed", [])))
+
+
+def _send_blobs(session: Session, alias: str, stream: Stream, tree: Tree | None, need: list[int]) -> tuple[int, int]:
+    if tree is None or not need:
+        return 0, 0
+    from jobrunner.upload import iter_blobs
+
+    total = sum(tree.contents[index][2] for index in need)
+    task = session.progress.start(f"sending to {alias}", total)
+    size = 0
+    try:
+        for _, pieces in iter_blobs(tree, need):
+            for piece in pieces:
+                stream.send_bytes(piece)
+                size += len(piece)
+                session.progress.advance(task, len(piece))
+            stream.send_end()
+    finally:
+        session.progress.finish(task)
+    return len(need), size
+
+
+def _take_over(session: Session, alias: str, link: HostLink, host: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    views = {id_: view for id_, view in data["jobs"].items() if view}
+    missing = [id_ for id_, view in data["jobs"].items() if not view]
+    if missing:
+        raise HostError(f"{alias} answered without saying what became of {', '.join(missing)}", host=alias)
+    with session.timings.phase("ledger"):
+        session.ledger.apply_views(alias, host["instance"], views, now())
+        remember_host(session, alias, {"host": host})
+    wishes = [wish for wish in session.ledger.pending_wishes(alias) if wish.job in views]
+    if wishes:  # somebody cancelled it while it was being sent
+        cancel = [{"id": wish.job, "grace_s": wish.grace_s, "at": wish.at} for wish in wishes]
+        answer = link.request("look", jobs=[wish.job for wish in wishes], events={}, cards=False, cancel=cancel)
+        session.ledger.apply_views(alias, host["instance"], answer["jobs"], now())
+        session.ledger.applied([wish.job for wish in wishes], now())

@@ -1,0 +1,228 @@
+"""Submit: validate, place, upload, enqueue. It returns when the hosts have the jobs.
+
+Nothing is sent before every spec is found good and every job has a host. A job's id is noted in the ledger (STAGING)
+before its host hears of it, so that a submit which was cut is finished by the next identical one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError, UsageError
+from jobrunner.core.ids import new_id
+from jobrunner.core.jobs import JobRow
+from jobrunner.core.states import JobState
+from jobrunner.service import staging, submitters
+from jobrunner.service.clock import now
+from jobrunner.service.placing import place_all
+from jobrunner.service.results import SubmitResult
+from jobrunner.service.session import Session, client_identity
+
+if TYPE_CHECKING:
+    from jobrunner.core.placement import Placement
+    from jobrunner.service.specs import LoadedSpec
+    from jobrunner.upload import Tree
+
+
+@dataclass
+class Shipment:
+    """One job on its way: what it is, where it goes, and what travels with it."""
+
+    loaded: LoadedSpec
+    host: str
+    why: str
+    tree: Tree | None
+    id: str = ""
+    request: dict[str, Any] = field(default_factory=dict)
+    resumed: bool = False
+
+
+def submit(
+    session: Session,
+    paths: Sequence[Path],
+    *,
+    host: str | None = None,
+    overrides: Sequence[str] = (),
+    dry_run: bool = False,
+    large: bool = False,
+) -> SubmitResult:
+    """Send the jobs of these specs to their hosts. Raises before anything is sent, or a HostError after."""
+    from jobrunner.service.specs import load_specs
+
+    with session.timings.phase("spec"):
+        loaded = load_specs(
+            paths,
+            overrides=overrides,
+            environ=session.environ,
+            secrets_file=session.secrets_file,
+            hosts=session.hosts,
+        )
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        reading = pool.submit(_read_code, session, loaded, large)
+        if not dry_run:
+            _connect_ahead(session, loaded, host)
+        placements = place_all(session, [item.spec for item in loaded], host)
+        trees = reading.result()
+    for placement in placements:
+        if placement.host is None:
+            raise placement.error()
+    shipments = [_shipment(item, placed, trees) for item, placed in zip(loaded, placements, strict=True)]
+    if dry_run:
+        return SubmitResult(
+            plans=[_plan(shipment, placed) for shipment, placed in zip(shipments, placements, strict=True)],
+            warnings=session.warnings,
+        )
+    return _send(session, shipments)
+
+
+def _read_code(session: Session, loaded: Sequence[LoadedSpec], large: bool) -> dict[Any, Tree]:
+    """Each distinct code folder once, hashed."""
+    trees: dict[Any, Tree] = {}
+    with session.timings.phase("code"):
+        for item in loaded:
+            if item.code_dir is not None and _code_key(item) not in trees:
+                assert item.spec.code is not None
+                trees[_code_key(item)] = staging.read_code(session, item.code_dir, item.spec.code, large=large)
+    return trees
+
+
+def _code_key(item: LoadedSpec) -> tuple[Any, ...]:
+    code = item.spec.code
+    return (str(item.code_dir), code.include, code.exclude) if code is not None else ()
+
+
+def _connect_ahead(session: Session, loaded: Sequence[LoadedSpec], only: str | None) -> None:
+    """Begin to connect where it is certain already that a job goes there."""
+    sure = {only} if only else {item.spec.hosts[0] for item in loaded if len(item.spec.hosts) == 1}
+    session.connect_ahead([alias for alias in sure if alias])
+
+
+def _shipment(item: LoadedSpec, placed: Placement, trees: Mapping[Any, Tree]) -> Shipment:
+    assert placed.host is not None
+    others = "; ".join(f"{name}: {reason}" for name, reason in placed.reasons.items())
+    return Shipment(item, placed.host, others or "the only host it may go to", trees.get(_code_key(item)))
+
+
+def _plan(shipment: Shipment, placed: Placement) -> dict[str, Any]:
+    spec = shipment.loaded.spec
+    words = [spec.script or "", *spec.args] if spec.script else spec.command
+    return {
+        "name": spec.name,
+        "file": str(shipment.loaded.path),
+        "host": shipment.host,
+        "device": spec.device,
+        "cards": list(spec.card_ids) if spec.card_ids is not None else spec.card_count,
+        "command": words if isinstance(words, str) else " ".join(map(str, words or ())),
+        "files": shipment.tree.files if shipment.tree else None,
+        "bytes": shipment.tree.size if shipment.tree else None,
+        "why": shipment.why,
+        "spec": spec.as_json(),
+    }
+
+
+def _send(session: Session, shipments: list[Shipment]) -> SubmitResult:
+    """Note every job, send them host by host (one exchange a host and tree), note what the hosts answered."""
+    me = submitters.Submitter(session.home)
+    try:
+        for shipment in shipments:
+            _note(session, shipment, me)
+        outcomes = _stage_all(session, shipments)
+    finally:
+        me.close()
+    errors: list[JobrunnerError] = [error for error in outcomes.values() if isinstance(error, JobrunnerError)]
+    rows = [session.ledger.get(item.id) for item in shipments if not isinstance(outcomes[_group(item)], JobrunnerError)]
+    if errors and not rows:
+        raise errors[0]
+    return SubmitResult(
+        rows=rows,
+        report=_report(shipments, outcomes),
+        resumed=[item.id for item in shipments if item.resumed],
+        errors=errors,
+        warnings=session.warnings,
+        hosts_asked=len({item.host for item in shipments}),
+        hosts_answered=len({row.host for row in rows}),
+    )
+
+
+def _note(session: Session, shipment: Shipment, me: submitters.Submitter) -> None:
+    """A STAGING row under a new id, or under that of an identical submit which never learned its fate."""
+    spec = shipment.loaded.spec
+    spec_digest, code_digest = _digest([spec.as_json(), shipment.host]), staging.code_digest(shipment.tree)
+    at = now()
+    for staged in session.ledger.find_resumable(spec_digest, code_digest):
+        if not submitters.is_alive(session.home, staged.submitter) and session.ledger.take_over(
+            staged.row.id, staged.submitter, me.as_json()
+        ):
+            shipment.id, shipment.request, shipment.resumed = staged.row.id, staged.request, True
+            return
+    shipment.id = new_id(os.urandom(16))
+    shipment.request = staging.request_for(
+        session,
+        spec,
+        shipment.host,
+        job_id=shipment.id,
+        at=at,
+        code=shipment.tree.code() if shipment.tree else None,
+        client={**client_identity(), "folder": str(shipment.loaded.code_dir) if shipment.loaded.code_dir else None},
+    )
+    row = JobRow(shipment.id, spec.name, JobState.STAGING, host=shipment.host, device=spec.device, submitted_at=at)
+    session.ledger.insert_staging(row, shipment.request, spec_digest, code_digest, me.as_json())
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _group(shipment: Shipment) -> tuple[str, int]:
+    return shipment.host, id(shipment.tree)
+
+
+def _stage_all(session: Session, shipments: list[Shipment]) -> dict[tuple[str, int], staging.Sent | JobrunnerError]:
+    groups: dict[tuple[str, int], list[Shipment]] = {}
+    for shipment in shipments:
+        groups.setdefault(_group(shipment), []).append(shipment)
+
+    def one(group: list[Shipment]) -> staging.Sent | JobrunnerError:
+        first = group[0]
+        jobs = [{"request": item.request, "secrets": item.loaded.secrets} for item in group]
+        try:
+            return staging.stage(session, first.host, jobs, first.tree)
+        except (LinkLostError, ConnectError) as error:
+            return error  # the rows stay: nobody knows yet whether the host has the jobs
+        except (HostError, UsageError) as error:
+            for item in group:
+                session.ledger.delete_unsent(item.id)
+            return error
+
+    with ThreadPoolExecutor(max_workers=min(16, len(groups))) as pool:
+        futures = {key: pool.submit(one, group) for key, group in groups.items()}
+        return {key: future.result() for key, future in futures.items()}
+
+
+def _report(
+    shipments: list[Shipment], outcomes: Mapping[tuple[str, int], staging.Sent | JobrunnerError]
+) -> dict[str, Any]:
+    """What the sending did, over all trees; of several trees the first one's details."""
+    sent = [outcome for outcome in outcomes.values() if isinstance(outcome, staging.Sent)]
+    trees = list({id(item.tree): item.tree for item in shipments if item.tree is not None}.values())
+    if not trees:
+        return {}
+    report = trees[0].report()
+    report.pop("warnings")
+    left_out = [entry for tree in trees for entry in tree.report()["left_out"]]
+    return {
+        **report,
+        "files": sum(tree.files for tree in trees),
+        "bytes": sum(tree.size for tree in trees),
+        "sent": sum(item.files for item in sent),
+        "sent_bytes": sum(item.bytes for item in sent),
+        "skipped": len(left_out),
+        "left_out": left_out[:50],
+    }
