@@ -21,11 +21,12 @@ venv:
 dev:
 	@sh scripts/bootstrap.sh dev,demo
 
+# The demo's host, ledger and checkpoints lie in .demo: nothing of your own is read or changed.
 demo: venv
-	@.venv/bin/python -m jobrunner demo $(DEMO_ARGS)
+	@JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo $(DEMO_ARGS)
 
 demo-stop: venv
-	@.venv/bin/python -m jobrunner demo --stop
+	@JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo --stop
 
 # One file of tests stays on one worker: what a file shares (hosts, namespaces) is started once.
 test: dev
@@ -45,6 +46,6 @@ format: dev
 	.venv/bin/python -m ruff format .
 
 clean:
-	-@if [ -x .venv/bin/python ] && [ -d .demo ]; then .venv/bin/python -m jobrunner demo --stop; fi
+	-@if [ -x .venv/bin/python ] && [ -d .demo ]; then JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo --stop; fi
 	rm -rf .venv build dist .demo *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -64,9 +64,19 @@ class DemoHost:
         return Path(self.folder) / "ssh_config"
 
     @property
+    def log(self) -> Path:
+        """What the SSH server has to say."""
+        return Path(self.folder) / ("sshd.log" if self.server == "sshd" else "server.log")
+
+    @property
     def state_folder(self) -> Path:
         """For JOBRUNNER_HOME: a ledger that has nothing but the demo's jobs."""
         return Path(self.folder) / "state"
+
+
+def folder_for(home: Path) -> Path:
+    """The demo's folder for a state folder: `demo` in it; or the demo that the state folder itself belongs to."""
+    return home.parent if home.name == "state" and (home.parent / "demo.json").is_file() else home / "demo"
 
 
 def start(folder: Path, device: str = "npu", cards: int = 4, python: str = sys.executable) -> DemoHost:

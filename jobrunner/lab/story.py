@@ -57,7 +57,7 @@ def run_demo(run: Run, host: DemoHost, *, say: Say, keep: bool) -> int:
             say(f"  $ jobrunner {shlex.join(words)}")
             code = run(words)
             if code != 0:
-                say(f"That ended with exit code {code}. The host's own log: {Path(host.folder) / 'server.log'}")
+                say(f"That ended with exit code {code}. The host's own log: {host.log}")
                 return code
     files = sorted(path for path in pulled.rglob("*") if path.is_file())
     if not files:
@@ -70,22 +70,36 @@ def run_demo(run: Run, host: DemoHost, *, say: Say, keep: bool) -> int:
     return 0
 
 
+def program() -> str:
+    """What one types to run jobrunner: its name, or its path where the shell would not find it."""
+    found = shutil.which("jobrunner")
+    beside = Path(sys.executable).with_name("jobrunner")
+    if (found and Path(found).resolve() == beside.resolve()) or not beside.is_file():
+        return "jobrunner"
+    try:
+        beside = beside.relative_to(Path.cwd())
+    except ValueError:
+        pass
+    return shlex.quote(str(beside))
+
+
 def _how_to_go_on(host: DemoHost, keep: bool) -> list[str]:
+    name = program()
     if not keep:
         return [
             "",
-            "The demo's host is stopped now. To keep it and play with it: jobrunner demo --keep",
-            "For hosts of your own: jobrunner init, then jobrunner hosts add NAME",
+            f"The demo's host is stopped now. To keep it and play with it: {name} demo --keep",
+            f"For hosts of your own: {name} init, then {name} hosts add NAME",
         ]
     settings = [f"export {name}={shlex.quote(value)}" for name, value in settings_of(host).items()]
     return [
         "",
         "The host goes on running. In this shell's environment, the commands talk to it:",
         *(f"  {line}" for line in settings),
-        f"  jobrunner submit {shlex.quote(str(example('digits')))} --follow",
-        "  jobrunner show digits",
-        "  jobrunner cards",
-        "When you have seen enough: jobrunner demo --stop",
+        f"  {name} submit {shlex.quote(str(example('digits')))} --follow",
+        f"  {name} show digits",
+        f"  {name} cards",
+        f"When you have seen enough: {name} demo --stop",
     ]
 
 
