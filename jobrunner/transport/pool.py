@@ -181,9 +181,9 @@ def open_pool(
     environ = os.environ if environ is None else environ
     file = hosts.ssh_config or environ.get("JOBRUNNER_SSH_CONFIG") or None
     settings = TransportSettings(
-        connect_s=float(hosts.settings.connect_timeout),
-        request_s=float(hosts.settings.request_timeout),
-        retry_s=float(hosts.settings.retry_for),
+        connect_s=hosts.settings.connect_timeout.seconds,
+        request_s=hosts.settings.request_timeout.seconds,
+        retry_s=hosts.settings.retry_for.seconds,
         cache=state_folder / "cache" if state_folder is not None else None,
         passphrase=passphrase,
     )
