@@ -53,8 +53,20 @@ def become(layout, plan, status):
 
 
 def _reset_signals():
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGUSR1,
-                   signal.SIGUSR2, signal.SIGCHLD, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGPIPE,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGCHLD,
+        signal.SIGXFSZ,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+    ):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -78,6 +90,7 @@ def prepare(layout, plan):
     request = jobs.request(layout, plan.job_id) or {}
     run = jobs.run_of(request)
     from . import worktree
+
     worktree.materialise(layout, plan.job_id, plan.attempt, carry_from=plan.attempt - 1 if plan.attempt > 1 else None)
     work = os.path.join(layout.attempt(plan.job_id, plan.attempt), b"work")
     files.make_dir(os.path.join(layout.job(plan.job_id), b"out"))
@@ -96,6 +109,7 @@ def _resume(layout, job_id):
     told = files.read_json(os.path.join(layout.job(job_id), b"after.json")) or {}
     others = {job: path for job, path in (told.get("checkpoints") or {}).items() if isinstance(path, str)}
     from . import notes
+
     return notes.newest(layout, job_id), others
 
 
@@ -104,8 +118,16 @@ def _environment(layout, plan, request, work, checkpoint):
     options, device = run.get("runtime") or {}, run.get("device") or "cpu"
     container = bool(options.get("docker"))
     folder = layout.job(plan.job_id)
-    job = {"id": plan.job_id, "name": request.get("name"), "attempt": plan.attempt, "device": device, "cards": plan.cards,
-           "out": files.to_text(os.path.join(folder, b"out")), "resume": checkpoint, "container": container}
+    job = {
+        "id": plan.job_id,
+        "name": request.get("name"),
+        "attempt": plan.attempt,
+        "device": device,
+        "cards": plan.cards,
+        "out": files.to_text(os.path.join(folder, b"out")),
+        "resume": checkpoint,
+        "container": container,
+    }
     last = env.marks(job)
     recorded = env.as_bytes(files.read_json(os.path.join(folder, b"environ.json")) or {})
     table = env.session_part(recorded)
@@ -137,8 +159,11 @@ def _activated(table, run, options, device, home, work):
     if options.get("conda"):
         base = env.conda_base(table, home)
         if base is None:
-            raise env.SetupFailed(SETUP_EXIT, "conda is asked for and no conda installation was found: "
-                                  "name its folder in the host's setup (export CONDA_EXE=…/bin/conda)")
+            raise env.SetupFailed(
+                SETUP_EXIT,
+                "conda is asked for and no conda installation was found: "
+                "name its folder in the host's setup (export CONDA_EXE=…/bin/conda)",
+            )
         items.append((b"conda", base, expand(options["conda"])))
     elif options.get("venv"):
         folder = os.path.join(work, expand(options["venv"]))
@@ -151,16 +176,41 @@ def _activated(table, run, options, device, home, work):
 
 def _in_container(layout, plan, run, docker, argv, work):
     device = run.get("device") or "cpu"
-    names = sorted(set(run.get("host_env") or {}) | set(run.get("env") or {}) | set(run.get("secrets") or [])
-                   | {files.to_text(name) for name in env.marks({
-                       "id": plan.job_id, "name": "", "attempt": plan.attempt, "device": device, "cards": plan.cards,
-                       "out": "", "resume": "x", "container": True})}
-                   | {"MASTER_ADDR", "MASTER_PORT", "HCCL_IF_BASE_PORT", "PYTHONUNBUFFERED"})
+    names = sorted(
+        set(run.get("host_env") or {})
+        | set(run.get("env") or {})
+        | set(run.get("secrets") or [])
+        | {
+            files.to_text(name)
+            for name in env.marks(
+                {
+                    "id": plan.job_id,
+                    "name": "",
+                    "attempt": plan.attempt,
+                    "device": device,
+                    "cards": plan.cards,
+                    "out": "",
+                    "resume": "x",
+                    "container": True,
+                }
+            )
+        }
+        | {"MASTER_ADDR", "MASTER_PORT", "HCCL_IF_BASE_PORT", "PYTHONUNBUFFERED"}
+    )
     options = run.get("runtime") or {}
-    facts = {"job": plan.job_id, "attempt": plan.attempt, "device": device, "cards": plan.cards, "names": names,
-             "work": files.to_text(work), "out": files.to_text(os.path.join(layout.job(plan.job_id), b"out")),
-             "uid": os.getuid(), "gid": os.getgid(), "setup": list(run.get("host_setup") or []) + list(options.get("setup") or []),
-             "nodes": {path for path in runtime.node_candidates(device, plan.cards) if os.path.exists(path)}}
+    facts = {
+        "job": plan.job_id,
+        "attempt": plan.attempt,
+        "device": device,
+        "cards": plan.cards,
+        "names": names,
+        "work": files.to_text(work),
+        "out": files.to_text(os.path.join(layout.job(plan.job_id), b"out")),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "setup": list(run.get("host_setup") or []) + list(options.get("setup") or []),
+        "nodes": {path for path in runtime.node_candidates(device, plan.cards) if os.path.exists(path)},
+    }
     return runtime.docker_argv(docker, argv, facts)
 
 
@@ -196,6 +246,6 @@ def _exec_by_interpreter(path, argv, environment):
     if first.startswith(b"#!"):
         words = first[2:].strip().split(None, 1)
         try:
-            os.execve(words[0], words + [path] + list(argv[1:]), environment)
+            os.execve(words[0], [*words, path, *list(argv[1:])], environment)
         except (OSError, IndexError):
             return

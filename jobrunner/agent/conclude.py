@@ -26,6 +26,7 @@ def state_of(record):
 def signal_name(number):
     """`SIGKILL` for 9; a number without a name as `SIG<n>`."""
     import signal
+
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -52,6 +53,26 @@ def classify(status, setup_error=None, launch_error=None, oom=None, disk_full=No
     if signal:
         return code, signal, "signal", "the command was ended by {}".format(signal)
     return code, signal, "exit", "the command ended with exit code {}".format(code)
+
+
+def exit_record(attempt):
+    """What exit.json says about an attempt that a supervisor has seen to its end."""
+    code, name, reason, shown = attempt.outcome()
+    limit = attempt.run_spec.get("timeout_s")
+    if attempt.stopped_by:
+        reason = None
+        shown = (
+            "stopped because somebody asked"
+            if attempt.stopped_by == "cancel"
+            else ("stopped at its time limit of {} s".format(limit))
+        )
+    wall = max(0.0, time.monotonic() - attempt.mono)
+    spent = {word: round(value, 3) for word, value in attempt.spent.items()}
+    spent.update(wall_s=round(wall, 3), card_s=round(wall * len(attempt.cards), 3))
+    return {
+        "v": jobs.FORMAT, "exit_code": code, "signal": name, "reason": reason, "at": clock.stamp(), "evidence": shown,
+        "started_at": attempt.started.get("at"), "stopped_by": attempt.stopped_by, "left": [], "usage": spent,
+    }  # fmt: skip
 
 
 def retry_delay(policy, attempt, state, reason):
@@ -82,30 +103,57 @@ def conclude(layout, job_id, attempt, record):
     if delay is not None:
         started = jobs.start(layout, job_id, attempt) or {}
         jobs.journal(layout, job_id, "retry", attempt=attempt + 1, after=state, reason=reason, delay_s=delay)
-        queue.enqueue(layout, job_id, request, attempt + 1, clock.stamp(time.time() + delay) if delay else None,
-                      since=started.get("queued_since"), carry=started.get("carry"))
+        queue.enqueue(
+            layout,
+            job_id,
+            request,
+            attempt + 1,
+            clock.stamp(time.time() + delay) if delay else None,
+            since=started.get("queued_since"),
+            carry=started.get("carry"),
+        )
         return
     if wish and state == "LOST":
         state, reason = "CANCELLED", None
-    finish(layout, job_id, {
-        "state": state, "reason": None if state in ("COMPLETED", "CANCELLED", "TIMEOUT") else reason,
-        "exit_code": record.get("exit_code"), "signal": record.get("signal"), "attempt": attempt,
-        "at": record.get("at") or clock.stamp(), "evidence": record.get("evidence")})
+    finish(
+        layout,
+        job_id,
+        {
+            "state": state,
+            "reason": None if state in ("COMPLETED", "CANCELLED", "TIMEOUT") else reason,
+            "exit_code": record.get("exit_code"),
+            "signal": record.get("signal"),
+            "attempt": attempt,
+            "at": record.get("at") or clock.stamp(),
+            "evidence": record.get("evidence"),
+        },
+    )
 
 
 def finish(layout, job_id, verdict):
     """Write the verdict unless there is one, and remove what a final job must not have. The caller holds the lock."""
     path = os.path.join(layout.job(job_id), b"final.json")
     if room.publish(path, dict(verdict, v=jobs.FORMAT), once=True):
-        jobs.journal(layout, job_id, "final", state=verdict["state"], reason=verdict.get("reason"),
-                     exit_code=verdict.get("exit_code"), signal=verdict.get("signal"))
+        jobs.journal(
+            layout,
+            job_id,
+            "final",
+            state=verdict["state"],
+            reason=verdict.get("reason"),
+            exit_code=verdict.get("exit_code"),
+            signal=verdict.get("signal"),
+        )
     tidy(layout, job_id)
 
 
 def tidy(layout, job_id):
     """What holds for every final job: no secrets, no queue entry, no reserved room."""
     folder = layout.job(job_id)
-    for path in (os.path.join(folder, b"secrets.json"), layout.queued(job_id), os.path.join(folder, b"final.json.room")):
+    for path in (
+        os.path.join(folder, b"secrets.json"),
+        layout.queued(job_id),
+        os.path.join(folder, b"final.json.room"),
+    ):
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -115,8 +163,18 @@ def tidy(layout, job_id):
 def lost(layout, job_id, attempt, reason, evidence):
     """Record that an attempt is gone without an exit record, and conclude. The caller holds the lock."""
     started = jobs.start(layout, job_id, attempt) or {}
-    record = {"v": jobs.FORMAT, "exit_code": None, "signal": None, "reason": reason, "at": clock.stamp(),
-              "started_at": started.get("at"), "evidence": evidence, "stopped_by": None, "left": [], "usage": {}}
+    record = {
+        "v": jobs.FORMAT,
+        "exit_code": None,
+        "signal": None,
+        "reason": reason,
+        "at": clock.stamp(),
+        "started_at": started.get("at"),
+        "evidence": evidence,
+        "stopped_by": None,
+        "left": [],
+        "usage": {},
+    }
     room.publish(os.path.join(layout.attempt(job_id, attempt), b"exit.json"), record)
     jobs.journal(layout, job_id, "lost", attempt=attempt, reason=reason, evidence=evidence)
     note_checkpoints(layout, job_id)
@@ -133,10 +191,9 @@ def note_checkpoints(layout, job_id):
         status = 1
         try:
             from . import notes
+
             notes.take(layout, job_id)
             status = 0
         finally:
             os._exit(status)
     os.waitpid(child, 0)
-
-

@@ -6,7 +6,7 @@ from .runtime import LABEL
 
 def ask(words):
     """What `docker WORDS…` prints, or None if it failed or is not there."""
-    status, output = procs.output(["docker"] + list(words), procs.own_environment())
+    status, output = procs.output(["docker", *list(words)], procs.own_environment())
     return output if status == 0 else None
 
 
@@ -26,5 +26,5 @@ def signal_job(job_id, name):
     """Send a signal (`TERM`, `KILL`) to a job's containers. Returns how many there were."""
     found = of_job(job_id)
     if found:
-        ask(["kill", "--signal", name] + found)
+        ask(["kill", "--signal", name, *found])
     return len(found)

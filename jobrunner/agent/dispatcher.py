@@ -5,7 +5,22 @@ import os
 import signal
 import time
 
-from . import clock, conclude, files, jobs, leases, order, procs, queue, readings, settle, share, situation, starts, usage
+from . import (
+    clock,
+    conclude,
+    files,
+    jobs,
+    leases,
+    order,
+    procs,
+    queue,
+    readings,
+    settle,
+    share,
+    situation,
+    starts,
+    usage,
+)
 from .layout import Layout, lock_name
 
 IDLE_S = 60.0  # the slow look beside the notifications
@@ -32,7 +47,9 @@ def ensure_running(layout):
         return True
     try:
         words = [files.to_text(layout.root), layout.instance, lock]
-        procs.spawn_detached(procs.agent_argv("dispatcher", words), keep=[lock], errors_to=os.path.join(layout.home, b"agent.log"))
+        procs.spawn_detached(
+            procs.agent_argv("dispatcher", words), keep=[lock], errors_to=os.path.join(layout.home, b"agent.log")
+        )
     finally:
         leases.release([lock])
     return True
@@ -132,7 +149,7 @@ class Dispatcher:
             self.watched[path] = (handle, mark)
 
     def waiting_entries(self):
-        """The queue as it is, without left-overs of starts that were committed; hopeless and cancelled ones are ended."""
+        """The queue as it is, without left-overs of committed starts; hopeless and cancelled jobs are ended."""
         entries = []
         for entry in self.cache.entries():
             if jobs.is_final(self.layout, entry["id"]) or jobs.stale(self.layout, entry["id"], entry):
@@ -167,9 +184,19 @@ class Dispatcher:
             if cancelled:
                 settle.act(self.layout, job_id, lock)
             elif jobs.queue_entry(self.layout, job_id) is not None:
-                conclude.finish(self.layout, job_id, {
-                    "state": "FAILED", "reason": "dependency", "exit_code": None, "signal": None, "at": clock.stamp(),
-                    "attempt": None, "evidence": text})
+                conclude.finish(
+                    self.layout,
+                    job_id,
+                    {
+                        "state": "FAILED",
+                        "reason": "dependency",
+                        "exit_code": None,
+                        "signal": None,
+                        "at": clock.stamp(),
+                        "attempt": None,
+                        "evidence": text,
+                    },
+                )
         finally:
             leases.release([lock])
         return True
@@ -227,14 +254,18 @@ class Dispatcher:
         if entry.get("card_ids"):
             return sorted(entry["card_ids"])
         from .accelerators import KINDS
+
         facts = [dict(card, index=index) for index, card in self.readings.cards(entry["device"]).items()]
         return KINDS[entry["device"]].choose(candidates, entry["cards"], facts)[0]
 
     def patience(self, entries, waiting, names):
         """Begin a reading if one is due, and say how long nothing needs to be done."""
-        waits = [IDLE_S] + [max(0.05, when - time.monotonic()) for when in self.later.values() if when > time.monotonic()]
-        for device, count in sorted({(entry["device"], (entry.get("limits") or {}).get("cards") or 0)
-                                     for entry in waiting if entry["cards"]}):
+        waits = [IDLE_S] + [
+            max(0.05, when - time.monotonic()) for when in self.later.values() if when > time.monotonic()
+        ]
+        for device, count in sorted(
+            {(entry["device"], (entry.get("limits") or {}).get("cards") or 0) for entry in waiting if entry["cards"]}
+        ):
             pause = self.readings.pause(device, names)
             if pause <= 0 and not self.readings.busy():
                 self.readings.begin(device, count)
@@ -271,7 +302,9 @@ class Dispatcher:
     def passed(self):
         """The uids that had their time to take what was left for them."""
         now = time.monotonic()
-        return {uid for uid, since in self.yielding.items() if now - since > PATIENCE_S and now - since < 8 * PATIENCE_S}
+        return {
+            uid for uid, since in self.yielding.items() if now - since > PATIENCE_S and now - since < 8 * PATIENCE_S
+        }
 
     def warn_of_strangers(self, device):
         """After a reading: tell jobs of ours on whose cards a foreign process runs."""
@@ -281,8 +314,14 @@ class Dispatcher:
                 pids = [pid for pid in cards.get(index, {}).get("strangers", ()) if (job_id, pid) not in self.warned]
                 if pids:
                     self.warned.update((job_id, pid) for pid in pids)
-                    jobs.journal(self.layout, job_id, "warning", text="on card {} runs a process that is not of this job: pid {}".format(
-                        index, ", ".join(str(pid) for pid in pids[:5])))
+                    jobs.journal(
+                        self.layout,
+                        job_id,
+                        "warning",
+                        text="on card {} runs a process that is not of this job: pid {}".format(
+                            index, ", ".join(str(pid) for pid in pids[:5])
+                        ),
+                    )
 
 
 def _mark(path):

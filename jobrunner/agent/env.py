@@ -11,12 +11,35 @@ from . import files, runtime
 SESSION = (b"SSH_", b"XDG_", b"TMUX")
 DROPPED = frozenset((b"DISPLAY", b"_", b"OLDPWD", b"SHLVL"))
 # What bash makes up by itself, or would act upon before the first line.
-BASH_OWN = frozenset((b"_", b"SHLVL", b"PWD", b"OLDPWD", b"BASHOPTS", b"SHELLOPTS", b"BASH_ENV", b"ENV", b"PPID", b"UID", b"EUID",
-                      b"RANDOM", b"SRANDOM", b"SECONDS", b"LINENO", b"HISTCMD", b"EPOCHSECONDS", b"EPOCHREALTIME"))
+BASH_OWN = frozenset(
+    (
+        b"_",
+        b"SHLVL",
+        b"PWD",
+        b"OLDPWD",
+        b"BASHOPTS",
+        b"SHELLOPTS",
+        b"BASH_ENV",
+        b"ENV",
+        b"PPID",
+        b"UID",
+        b"EUID",
+        b"RANDOM",
+        b"SRANDOM",
+        b"SECONDS",
+        b"LINENO",
+        b"HISTCMD",
+        b"EPOCHSECONDS",
+        b"EPOCHREALTIME",
+    )
+)
 
 _BASH = r"""set +eu
 __jr_items=("$@"); set --
-__jr_dump() { for __jr_env in /usr/bin/env /bin/env env; do "$__jr_env" -0 >&@FD@ 2>/dev/null && break; done; printf '\0' >&@FD@; }
+__jr_dump() {
+  for __jr_env in /usr/bin/env /bin/env env; do "$__jr_env" -0 >&@FD@ 2>/dev/null && break; done
+  printf '\0' >&@FD@
+}
 __jr_dump
 __jr_i=0
 while [ "$__jr_i" -lt "${#__jr_items[@]}" ]; do
@@ -112,7 +135,9 @@ def conda_base(environment, home, exists=os.path.exists):
         if folder and exists(os.path.join(folder, b"conda")):
             tried.append(os.path.dirname(os.path.dirname(os.path.realpath(os.path.join(folder, b"conda")))))
     for top in (home, b"/opt", b"/usr/local", b"/root"):
-        tried += [os.path.join(top, name) for name in (b"miniconda3", b"anaconda3", b"miniforge3", b"mambaforge", b"conda")]
+        tried += [
+            os.path.join(top, name) for name in (b"miniconda3", b"anaconda3", b"miniforge3", b"mambaforge", b"conda")
+        ]
     for base in tried:
         if exists(os.path.join(base, b"etc/profile.d/conda.sh")):
             return base
@@ -157,7 +182,14 @@ def source(items, environment, cwd):
             os.dup2(write_end, _FD)
             os.set_inheritable(_FD, True)
             os.chdir(cwd)
-            words = [b"bash", b"--noprofile", b"--norc", b"-c", _BASH.replace("@FD@", str(_FD)).encode(), b"jobrunner-setup"]
+            words = [
+                b"bash",
+                b"--noprofile",
+                b"--norc",
+                b"-c",
+                _BASH.replace("@FD@", str(_FD)).encode(),
+                b"jobrunner-setup",
+            ]
             clean = {name: value for name, value in environment.items() if name not in BASH_OWN or name == b"PWD"}
             for shell in (b"/bin/bash", b"/usr/bin/bash", b"/usr/local/bin/bash"):
                 if os.path.exists(shell):
@@ -175,14 +207,19 @@ def source(items, environment, cwd):
     code = os.WEXITSTATUS(status)
     dumps = data.split(b"\0\0")
     if code or len(dumps) < 3:
-        raise SetupFailed(code or 1, "the setup failed with exit code {}".format(code) if code else
-                          "a setup line ended the shell, so that the environment is not known")
+        raise SetupFailed(
+            code or 1,
+            "the setup failed with exit code {}".format(code)
+            if code
+            else "a setup line ended the shell, so that the environment is not known",
+        )
     return merged(environment, _parsed(dumps[0]), _parsed(dumps[1]))
 
 
 def _read_dumps(child, read_end):
     """What bash wrote, and its status. A process that it left behind may keep the pipe open, so its end is no sign."""
     import select
+
     poller = select.poll()
     poller.register(read_end, select.POLLIN | select.POLLHUP)
     data, status = b"", None
@@ -211,11 +248,15 @@ def _parsed(dump):
 
 
 def marks(job):
-    """What a spec may not set: the job's own variables. `job` has id, name, attempt, device, cards, out, resume, container."""
+    """What a spec may not set. `job` has id, name, attempt, device, cards, out, resume, container."""
     table = {
-        "JOBRUNNER_JOB_ID": job["id"], "JOBRUNNER_JOB_NAME": job["name"] or job["id"], "JOBRUNNER_ATTEMPT": str(job["attempt"]),
-        "JOBRUNNER_DEVICE": job["device"], "JOBRUNNER_CARDS": ",".join(str(card) for card in sorted(job["cards"])),
-        "JOBRUNNER_NUM_CARDS": str(len(job["cards"])), "JOBRUNNER_OUTPUT_DIR": job["out"],
+        "JOBRUNNER_JOB_ID": job["id"],
+        "JOBRUNNER_JOB_NAME": job["name"] or job["id"],
+        "JOBRUNNER_ATTEMPT": str(job["attempt"]),
+        "JOBRUNNER_DEVICE": job["device"],
+        "JOBRUNNER_CARDS": ",".join(str(card) for card in sorted(job["cards"])),
+        "JOBRUNNER_NUM_CARDS": str(len(job["cards"])),
+        "JOBRUNNER_OUTPUT_DIR": job["out"],
     }
     if job.get("resume"):
         table["JOBRUNNER_RESUME_FROM"] = job["resume"]

@@ -10,7 +10,7 @@ def oom_counts():
     """`{where: number of OOM kills so far}` as the kernel counts them for our control group and for the whole host."""
     found = {}
     for line in _read("/proc/self/cgroup").splitlines():
-        number, controllers, path = (line.split(b":", 2) + [b"", b""])[:3]
+        number, controllers, path = ([*line.split(b":", 2), b"", b""])[:3]
         if number == b"0" and not controllers:
             _count(found, b"/sys/fs/cgroup" + path + b"/memory.events")
             _count(found, b"/sys/fs/cgroup/unified" + path + b"/memory.events")
@@ -40,12 +40,13 @@ def oom(before, now):
     for where in sorted(now, key=lambda name: name == "/proc/vmstat"):
         if where in before and now[where] > before[where]:
             return "the kernel's count of processes killed for want of memory rose from {} to {} ({})".format(
-                before[where], now[where], where)
+                before[where], now[where], where
+            )
     return None
 
 
 def disk_full(log_path, folders):
-    """A sentence with what shows that a disk was full, or None: the log's last lines say so, or a folder has no room."""
+    """A sentence with what shows that a disk was full, or None: the log says so, or a folder has no room."""
     try:
         with open(log_path, "rb") as handle:
             handle.seek(max(0, os.fstat(handle.fileno()).st_size - TAIL))

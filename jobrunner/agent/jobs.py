@@ -16,6 +16,7 @@ def exists(layout, job_id):
 def all_ids(layout):
     """Every job of this instance, sorted."""
     from .layout import JOB_ID
+
     try:
         names = os.listdir(layout.jobs)
     except OSError:
@@ -118,13 +119,14 @@ def locked(layout, job_id, names=None):
 def running(layout, names=None):
     """`[(job id, start record)]` of the jobs that a supervisor holds now."""
     from .layout import lock_name
+
     names = leases.held_names() if names is None else names
     mark, _, end = lock_name("job", layout.instance, "?").partition(b"?")
     found = []
     for name in sorted(names):
         if not name.startswith(mark) or not name.endswith(end):
             continue
-        job_id = files.to_text(name[len(mark):len(name) - len(end)])
+        job_id = files.to_text(name[len(mark) : len(name) - len(end)])
         record = running_start(layout, job_id)
         if record is not None:
             found.append((job_id, record))
@@ -134,6 +136,7 @@ def running(layout, names=None):
 def running_start(layout, job_id):
     """The start record of a job whose newest attempt has begun and not ended; None otherwise."""
     from .layout import JOB_ID
+
     if not JOB_ID.match(job_id) or is_final(layout, job_id):
         return None
     numbers = attempts(layout, job_id)
@@ -183,11 +186,19 @@ def _described(layout, job_id, record, entry):
     run = run_of(record)
     wish = cancel(layout, job_id)
     return {
-        "id": job_id, "name": record.get("name"), "device": run.get("device"), "submitted_at": record.get("submitted_at"),
-        "cancel_requested_at": wish.get("at") if wish else None, "hold": bool((entry or {}).get("hold")),
-        "priority": (entry or {}).get("priority", run.get("priority") or 0), "not_before": (entry or {}).get("not_before"),
-        "retry_of": record.get("retry_of"), "sweep": record.get("sweep"), "schedule": record.get("schedule"),
-        "launcher": run.get("launcher") or "nohup", "warnings": warnings(layout, job_id),
+        "id": job_id,
+        "name": record.get("name"),
+        "device": run.get("device"),
+        "submitted_at": record.get("submitted_at"),
+        "cancel_requested_at": wish.get("at") if wish else None,
+        "hold": bool((entry or {}).get("hold")),
+        "priority": (entry or {}).get("priority", run.get("priority") or 0),
+        "not_before": (entry or {}).get("not_before"),
+        "retry_of": record.get("retry_of"),
+        "sweep": record.get("sweep"),
+        "schedule": record.get("schedule"),
+        "launcher": run.get("launcher") or "nohup",
+        "warnings": warnings(layout, job_id),
     }
 
 
@@ -195,11 +206,16 @@ def _outcome(state, verdict, started, newest, entry):
     verdict = verdict or {}
     shown = state == "RUNNING" or state in FINAL
     return {
-        "state": state, "phase": started.get("phase") or "setup" if state == "RUNNING" else None,
-        "reason": verdict.get("reason"), "exit_code": verdict.get("exit_code"), "signal": verdict.get("signal"),
+        "state": state,
+        "phase": started.get("phase") or "setup" if state == "RUNNING" else None,
+        "reason": verdict.get("reason"),
+        "exit_code": verdict.get("exit_code"),
+        "signal": verdict.get("signal"),
         "cards": list(started.get("cards") or []) if shown else [],
         "attempt": verdict.get("attempt") or (entry or {}).get("attempt") or newest or None,
-        "started_at": started.get("at"), "ended_at": verdict.get("at"), "evidence": verdict.get("evidence"),
+        "started_at": started.get("at"),
+        "ended_at": verdict.get("at"),
+        "evidence": verdict.get("evidence"),
     }
 
 
@@ -208,8 +224,13 @@ def _attempt_view(layout, job_id, number, started, ended, verdict):
     if not ended and verdict and verdict.get("attempt") == number:
         ended = verdict
     return {
-        "number": number, "started_at": started.get("at"), "ended_at": ended.get("at"), "exit_code": ended.get("exit_code"),
-        "signal": ended.get("signal"), "reason": ended.get("reason"), "cards": list(started.get("cards") or []),
+        "number": number,
+        "started_at": started.get("at"),
+        "ended_at": ended.get("at"),
+        "exit_code": ended.get("exit_code"),
+        "signal": ended.get("signal"),
+        "reason": ended.get("reason"),
+        "cards": list(started.get("cards") or []),
         "log_bytes": log_size(layout, job_id, number),
     }
 

@@ -4,10 +4,9 @@ A lock is a descriptor (an int). It is free again when the last copy of the desc
 death. `_socket` instead of `socket`: a long-lived process does not pay for what it does not use.
 """
 
+import _socket
 import errno
 import os
-
-import _socket
 
 
 def bind(name):
@@ -29,6 +28,7 @@ def bind(name):
 def bind_patiently(name, seconds):
     """`bind`, tried again for so many seconds."""
     import time
+
     end = time.monotonic() + seconds
     while True:
         lock = bind(name)
@@ -78,5 +78,5 @@ def held_names():
     for line in data.splitlines():
         at = line.find(b" @jobrunner/1/")
         if at >= 0:
-            names.add(b"\0" + line[at + 2:])
+            names.add(b"\0" + line[at + 2 :])
     return names

@@ -13,8 +13,13 @@ def run(session, request):
     layout = session.layout
     views = look(layout, request.get("jobs"))
     dispatcher.ensure_running(layout)
-    answer = {"jobs": views, "events": events(layout, request.get("events")), "drained": situation.drained(layout),
-              "disk": disk(layout), "cards": None}
+    answer = {
+        "jobs": views,
+        "events": events(layout, request.get("events")),
+        "drained": situation.drained(layout),
+        "disk": disk(layout),
+        "cards": None,
+    }
     if request.get("cards"):
         answer["cards"] = card_report(layout, request.get("device"), request.get("max_age_s"), request.get("count"))
     return answer
@@ -23,6 +28,7 @@ def run(session, request):
 def look(layout, wanted):
     """`{id: view or None}` of the wanted jobs: a list of ids, `live` (not final), `all`, or nothing."""
     from .layout import JOB_ID
+
     names = leases.held_names()
     if wanted in ("live", "all"):
         ids = [job_id for job_id in jobs.all_ids(layout) if wanted == "all" or not jobs.is_final(layout, job_id)]
@@ -37,6 +43,7 @@ def look(layout, wanted):
 def events(layout, wanted):
     """`{id: {next, items}}`: each job's journal from a byte offset on."""
     from .layout import JOB_ID
+
     found = {}
     for job_id, offset in (wanted or {}).items():
         if JOB_ID.match(job_id):
@@ -52,8 +59,12 @@ def disk(layout):
         room = os.statvfs(layout.root)
     except OSError:
         return None
-    return {"free_bytes": room.f_bavail * room.f_frsize, "total_bytes": room.f_blocks * room.f_frsize,
-            "free_files": room.f_favail, "total_files": room.f_files}
+    return {
+        "free_bytes": room.f_bavail * room.f_frsize,
+        "total_bytes": room.f_blocks * room.f_frsize,
+        "free_files": room.f_favail,
+        "total_files": room.f_files,
+    }
 
 
 def card_report(layout, device=None, max_age_s=None, count=None):
@@ -61,6 +72,7 @@ def card_report(layout, device=None, max_age_s=None, count=None):
     from . import cards, procs, readings
     from .accelerators import KINDS
     from .accelerators.seen import read_leases
+
     age = CARD_AGE_S if max_age_s is None else float(max_age_s)
     report = None if count else _kept(layout, device, age)
     if report is None:
@@ -68,7 +80,9 @@ def card_report(layout, device=None, max_age_s=None, count=None):
         report = cards.fallback_report(device, int(count)) if count else cards.read_cards(device)
         if not count and report.get("cards"):
             files.make_dir(layout.home)
-            files.write_json(readings.report_path(layout, report.get("device")), {"at": began, "report": report}, sync=False)
+            files.write_json(
+                readings.report_path(layout, report.get("device")), {"at": began, "report": report}, sync=False
+            )
     kind = report.get("device")
     families = procs.carriers()
     owned = {job_id: [process.pid for process in members] for job_id, members in families.items()}
@@ -80,6 +94,7 @@ def _kept(layout, device, age_s):
     """The last full report that is fresh enough; with no device named, of any."""
     from . import readings
     from .accelerators import KINDS
+
     newest = None
     for kind in [device] if device else sorted(KINDS):
         kept = files.read_json(readings.report_path(layout, kind))
@@ -97,5 +112,7 @@ def kept_by_processes(layout, device, held, families):
         start = jobs.running_start(layout, job_id) or {}
         for index in start.get("cards") or () if start.get("device") == device else ():
             if index not in named:
-                found.append({"index": index, "user": None, "job": job_id, "name": start.get("name"), "since": start.get("at")})
+                found.append(
+                    {"index": index, "user": None, "job": job_id, "name": start.get("name"), "since": start.get("at")}
+                )
     return found

@@ -6,6 +6,7 @@ from . import files
 def take(layout, job_id):
     """Look for checkpoints, note them, and remove those that `keep` no longer wants."""
     from . import checkpoints
+
     checkpoints.note(layout, job_id)
     checkpoints.apply_keep(layout, job_id)
     return True
@@ -14,6 +15,7 @@ def take(layout, job_id):
 def newest(layout, job_id):
     """The path of the newest valid checkpoint of a job as text, or None."""
     from . import checkpoints
+
     found = checkpoints.newest_valid(layout, job_id)
     if isinstance(found, dict):
         found = found.get("full") or found.get("path")

@@ -11,7 +11,9 @@ NEVER = float("inf")
 
 def own_order(entries):
     """One's own waiting jobs in the order in which they should start."""
-    return sorted(entries, key=lambda entry: (-(entry.get("priority") or 0), entry.get("since") or "", entry.get("id") or ""))
+    return sorted(
+        entries, key=lambda entry: (-(entry.get("priority") or 0), entry.get("since") or "", entry.get("id") or "")
+    )
 
 
 def default_cpu_jobs(cores):
@@ -25,11 +27,20 @@ def dependency(entry, states):
         job, when = wanted.get("job"), wanted.get("when") or "ok"
         state = states.get(job)
         if state is None:
-            return False, False, "it waits for {} to {}".format(job, {"ok": "complete", "failed": "fail"}.get(when, "end"))
+            return (
+                False,
+                False,
+                "it waits for {} to {}".format(job, {"ok": "complete", "failed": "fail"}.get(when, "end")),
+            )
         fine = state in ("COMPLETED", "ok")
         if (when == "ok" and not fine) or (when == "failed" and fine):
-            return False, True, "{} ended as {}, and this job wants it to {}".format(
-                job, state, "complete" if when == "ok" else "fail")
+            return (
+                False,
+                True,
+                "{} ended as {}, and this job wants it to {}".format(
+                    job, state, "complete" if when == "ok" else "fail"
+                ),
+            )
     return True, False, ""
 
 
@@ -122,7 +133,7 @@ def _claim_of_other(entry, uid, free, decision):
     if not wanted or not entry.get("cards"):
         return
     if len(wanted) >= entry["cards"]:
-        cards -= set(sorted(wanted)[:entry["cards"]])
+        cards -= set(sorted(wanted)[: entry["cards"]])
         decision.yields_to.add(uid)
     elif _wide(entry):
         cards -= wanted
@@ -158,7 +169,9 @@ def _limits(entry, situation):
     most = limits.get("max_cards")
     mine = sum(len(job["cards"]) for job in situation.running if job["cards"])
     if most is not None and mine + entry["cards"] > most:
-        return "max_cards", "I hold {} cards, this job wants {}, and `max_cards` is {}".format(mine, entry["cards"], most)
+        return "max_cards", "I hold {} cards, this job wants {}, and `max_cards` is {}".format(
+            mine, entry["cards"], most
+        )
     return None
 
 
@@ -176,8 +189,11 @@ def _keep(entry, free, kept, situation):
 
 def could_start(entry, have, running):
     """Seconds until running jobs' time limits have surely freed enough cards; NEVER where that is not known."""
-    ends = sorted((job["left_s"], len(_allowed(entry, job["cards"]))) for job in running
-                  if job["device"] == entry["device"] and job["left_s"] is not None)
+    ends = sorted(
+        (job["left_s"], len(_allowed(entry, job["cards"])))
+        for job in running
+        if job["device"] == entry["device"] and job["left_s"] is not None
+    )
     for left_s, count in ends:
         have += count
         if have >= entry["cards"]:
@@ -195,5 +211,8 @@ def _too_few(entry, cards, free, kept, decision, situation):
         names = ", ".join(str(uid) for uid in sorted(decision.yields_to))
         return "colleague", "a colleague (uid {}) who used fewer card-hours lately comes first".format(names)
     return "cards", "it wants {} of the cards{}, and {} that it may have {} free".format(
-        entry["cards"], " " + ",".join(str(i) for i in entry["card_ids"]) if entry.get("card_ids") else "",
-        all_free, "is" if all_free == 1 else "are")
+        entry["cards"],
+        " " + ",".join(str(i) for i in entry["card_ids"]) if entry.get("card_ids") else "",
+        all_free,
+        "is" if all_free == 1 else "are",
+    )

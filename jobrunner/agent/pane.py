@@ -1,4 +1,4 @@
-"""A window on a job's terminal, run inside tmux: what is typed and the window's size go in, what the job prints comes out."""
+"""A window on a job's terminal, run inside tmux: keys and the size go in, what the job prints comes out."""
 
 import os
 import signal
@@ -12,14 +12,20 @@ from .files import AgentError
 def ensure_session(layout, job_id):
     """See that a running `launcher: tmux` job has its session and return the words that attach to it."""
     from .launchers import tmux
+
     view = jobs.job_view(layout, job_id)
     if view is None:
         raise AgentError("no_such_job", "{} is not on this host".format(job_id), "See `jobrunner ls --all`.")
     if view["launcher"] != "tmux":
-        raise AgentError("no_terminal", "{} was started without a terminal".format(job_id),
-                         "Only jobs with `launcher: tmux` have one; `jobrunner logs -f` follows the others.")
+        raise AgentError(
+            "no_terminal",
+            "{} was started without a terminal".format(job_id),
+            "Only jobs with `launcher: tmux` have one; `jobrunner logs -f` follows the others.",
+        )
     if view["state"] != "RUNNING":
-        raise AgentError("not_running", "{} is {}".format(job_id, view["state"]), "See `jobrunner logs` for what it printed.")
+        raise AgentError(
+            "not_running", "{} is {}".format(job_id, view["state"]), "See `jobrunner logs` for what it printed."
+        )
     if tmux.tmux(["has-session", "-t", "=" + job_id])[0] != 0 and not tmux.new_session(layout, job_id):
         raise AgentError("no_session", "tmux made no session for {}".format(job_id), "Run `jobrunner doctor`.")
     return ["tmux", "-u", "-L", tmux.SERVER, "-f", "/dev/null", "attach-session", "-t", "=" + job_id]
@@ -32,8 +38,10 @@ def run(session, request):
 
 def main(argv):
     """`pane ROOT INSTANCE ID`: serve one window until the job or the window ends."""
-    from .launchers import tmux
     import _socket
+
+    from .launchers import tmux
+
     job_id = argv[2]
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
@@ -53,6 +61,7 @@ def main(argv):
 def _raw(descriptor):
     """Every key goes to the job, Ctrl-C included; output stays cooked. Returns what undoes it."""
     import termios
+
     try:
         before = termios.tcgetattr(descriptor)
     except termios.error:
@@ -75,6 +84,7 @@ def _size():
 
 def _shuttle(link, head):
     import select
+
     wake, waker = os.pipe()
     for end in (wake, waker):
         os.set_blocking(end, False)
@@ -104,6 +114,4 @@ def _shuttle(link, head):
 def _send(descriptor, data):
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view):]
-
-
+        view = view[os.write(descriptor, view) :]

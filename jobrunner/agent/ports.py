@@ -4,10 +4,9 @@ A range is kept by an abstract name (`@jobrunner/1/ports/<first>`), held like a 
 seen by all users; that its ports are free is tried by binding each for a moment.
 """
 
+import _socket
 import errno
 import os
-
-import _socket
 
 from . import leases
 from .layout import lock_name

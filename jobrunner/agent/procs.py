@@ -18,7 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process:
-    """One line of `/proc`: numbers as the kernel gives them; `job` is the id in its environment, or None; `own`: ours."""
+    """One line of `/proc`. `job` is the id in its environment, or None; `own`: it is one of the agent's."""
 
     __slots__ = ("job", "own", "pgid", "pid", "ppid", "sid", "state", "ticks")
 
@@ -38,7 +38,7 @@ def read(pid):
     data = _slurp("/proc/{}/stat".format(pid), 1024)
     if not data:
         return None
-    fields = data[data.rfind(b")") + 2:].split()
+    fields = data[data.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
     return Process(int(pid), fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
@@ -77,7 +77,7 @@ def _marks(pid):
         return None, own
     at += 1 + len(MARK)
     end = data.find(b"\0", at)
-    return data[at:end if end >= 0 else len(data)].decode("ascii", "replace") or None, own
+    return data[at : end if end >= 0 else len(data)].decode("ascii", "replace") or None, own
 
 
 def identity(pid=None):
@@ -195,6 +195,7 @@ def prctl(option, value):
     """The system call, or False where there is no way to make it."""
     try:
         import _ctypes
+
         return _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"), (option, value, 0, 0, 0)) == 0
     except (ImportError, AttributeError, OSError):
         return False
@@ -230,9 +231,22 @@ def close_all_but(keep):
         os.set_inheritable(number, True)
 
 
-_DROPPED = (b"JOBRUNNER_JOB_", b"JOBRUNNER_ATTEMPT", b"JOBRUNNER_DEVICE", b"JOBRUNNER_CARDS", b"JOBRUNNER_NUM_CARDS",
-            b"JOBRUNNER_OUTPUT_DIR", b"JOBRUNNER_RESUME_FROM", b"ASCEND_RT_VISIBLE_DEVICES", b"MLU_VISIBLE_DEVICES",
-            b"CUDA_VISIBLE_DEVICES", b"SSH_", b"TMUX", b"DISPLAY", b"PYTHON")
+_DROPPED = (
+    b"JOBRUNNER_JOB_",
+    b"JOBRUNNER_ATTEMPT",
+    b"JOBRUNNER_DEVICE",
+    b"JOBRUNNER_CARDS",
+    b"JOBRUNNER_NUM_CARDS",
+    b"JOBRUNNER_OUTPUT_DIR",
+    b"JOBRUNNER_RESUME_FROM",
+    b"ASCEND_RT_VISIBLE_DEVICES",
+    b"MLU_VISIBLE_DEVICES",
+    b"CUDA_VISIBLE_DEVICES",
+    b"SSH_",
+    b"TMUX",
+    b"DISPLAY",
+    b"PYTHON",
+)
 
 
 def own_environment():
@@ -251,7 +265,7 @@ def agent_place():
         place = os.path.dirname(place)
     name = os.path.basename(place)
     # A zipapp, or the folder beside it into which it was unpacked.
-    known = name[len("agent-"):].split(".")[0] if name.startswith("agent-") else ""
+    known = name[len("agent-") :].split(".")[0] if name.startswith("agent-") else ""
     return place, package, known
 
 
@@ -261,13 +275,21 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from {}.{} import main; s
 def agent_argv(module, words, place=None):
     """The command that runs `main(words)` of one of the agent's modules (of this agent, or of the zipapp `place`)."""
     own, package, _ = agent_place()
-    return [sys.executable or "python3", "-I", "-S", "-c", _START.format(package, module), place or own,
-            "jobrunner-" + module] + [str(word) for word in words]
+    return [
+        sys.executable or "python3",
+        "-I",
+        "-S",
+        "-c",
+        _START.format(package, module),
+        place or own,
+        "jobrunner-" + module,
+    ] + [str(word) for word in words]
 
 
 def to_argv(words):
     """Words for exec: text as the bytes it stands for."""
     from .files import to_bytes
+
     return [to_bytes(word) for word in words]
 
 
@@ -338,6 +360,7 @@ def _answer_of(child, read_end):
 def detach(keep=(), errors_to=None):
     """Leave the terminal's signals, the working folder and all descriptors but `keep` behind."""
     import signal
+
     close_all_but(keep)
     os.chdir("/")
     os.umask(0o077)

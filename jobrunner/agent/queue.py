@@ -16,11 +16,23 @@ def entry_for(request, attempt, queued_at, not_before=None, since=None):
     if cards is None:
         cards = 0 if device == "cpu" else 1
     return {
-        "v": request.get("v", 1), "id": request["id"], "name": request.get("name"), "agent": request.get("agent"),
-        "queued_at": queued_at, "since": since or queued_at, "attempt": attempt, "not_before": not_before, "hold": False,
-        "priority": run.get("priority") or 0, "device": device, "cards": 0 if device == "cpu" else int(cards),
-        "card_ids": ids, "after": run.get("after") or [], "timeout_s": run.get("timeout_s"),
-        "grace_s": run.get("grace_s"), "limits": run.get("limits") or {},
+        "v": request.get("v", 1),
+        "id": request["id"],
+        "name": request.get("name"),
+        "agent": request.get("agent"),
+        "queued_at": queued_at,
+        "since": since or queued_at,
+        "attempt": attempt,
+        "not_before": not_before,
+        "hold": False,
+        "priority": run.get("priority") or 0,
+        "device": device,
+        "cards": 0 if device == "cpu" else int(cards),
+        "card_ids": ids,
+        "after": run.get("after") or [],
+        "timeout_s": run.get("timeout_s"),
+        "grace_s": run.get("grace_s"),
+        "limits": run.get("limits") or {},
     }
 
 
@@ -67,6 +79,7 @@ def remove(layout, job_id):
 def names(layout):
     """The ids in the queue as they lie there (left-overs included)."""
     from .layout import JOB_ID
+
     try:
         found = os.listdir(layout.queue)
     except OSError:

@@ -27,27 +27,43 @@ def compact(report, leased, owners, judged, healthy):
         strangers = [process["pid"] for process in card["processes"] if process["pid"] not in owners]
         ours = card["index"] in leased or (bool(card["processes"]) and not strangers)
         found[card["index"]] = {
-            "idle": seen["free"], "handed": bool(ours and not strangers and fine["free"]), "why": seen["why_busy"],
-            "strangers": strangers, "model": card["model"], "board": card.get("board")}
+            "idle": seen["free"],
+            "handed": bool(ours and not strangers and fine["free"]),
+            "why": seen["why_busy"],
+            "strangers": strangers,
+            "model": card["model"],
+            "board": card.get("board"),
+        }
     return found
 
 
 def take(layout, device, count):
-    """Read the cards now (slow, and big in memory): the compact reading as JSON-able. Keeps the full report for `look`."""
+    """Read the cards now (slow, big in memory): the compact reading, as JSON. The full report is kept for `look`."""
     from . import cards
+
     began = time.time()
     report = cards.fallback_report(device, count) if count else cards.read_cards(device, TOOL_LIMIT_S)
     running = jobs.running(layout)
     sessions = {(start.get("command") or {}).get("pid") for _, start in running}
     owners = {process.pid for process in procs.scan() if process.job or process.sid in sessions}
     leased = {index for _, start in running if start.get("device") == device for index in start.get("cards") or ()}
-    unused = dict(report, cards=[dict(card, processes=[], memory_used_mb=0, memory_total_mb=card["memory_total_mb"] or 1,
-                                      utilization=0) for card in report["cards"]])
+    unused = dict(
+        report,
+        cards=[
+            dict(card, processes=[], memory_used_mb=0, memory_total_mb=card["memory_total_mb"] or 1, utilization=0)
+            for card in report["cards"]
+        ],
+    )
     table = compact(report, leased, owners, cards.judge(report, [], {}), cards.judge(unused, [], {}))
     files.write_json(report_path(layout, device), {"at": began, "report": report}, sync=False)
     error = report.get("error")
-    return {"at": began, "tool_s": report.get("tool_s") or 0.0, "assumed": bool(count),
-            "error": error.get("message") if isinstance(error, dict) else error, "cards": [[index, table[index]] for index in table]}
+    return {
+        "at": began,
+        "tool_s": report.get("tool_s") or 0.0,
+        "assumed": bool(count),
+        "error": error.get("message") if isinstance(error, dict) else error,
+        "cards": [[index, table[index]] for index in table],
+    }
 
 
 def report_path(layout, device):
@@ -83,15 +99,20 @@ class Readings:
     def usable(self, device, held_names):
         """The indexes that may be taken now: nobody holds them, and a fresh reading shows them idle or only ours."""
         from .layout import card_name
+
         last = self._last.get(device)
         if last is None or not (last["assumed"] or self.age(device) <= FRESH_S):
             return set()
-        return {index for index, card in last["cards"].items()
-                if (card["idle"] or card["handed"]) and card_name(device, index) not in held_names}
+        return {
+            index
+            for index, card in last["cards"].items()
+            if (card["idle"] or card["handed"]) and card_name(device, index) not in held_names
+        }
 
     def pause(self, device, held_names):
         """Seconds until the next reading may be taken: seldom while only our own jobs hold the cards."""
         from .layout import card_name
+
         last = self._last.get(device)
         if last is None:
             return 0.0
@@ -131,6 +152,12 @@ class Readings:
         except ValueError:
             answer = {"tool_s": 1.0, "assumed": False, "cards": [], "error": "the reading was cut short"}
         took = time.monotonic() - began
-        self._last[device] = {"mono": began, "tool_s": max(answer["tool_s"], 0.0), "took": took, "assumed": answer["assumed"],
-                              "error": answer["error"], "cards": {index: card for index, card in answer["cards"]}}
+        self._last[device] = {
+            "mono": began,
+            "tool_s": max(answer["tool_s"], 0.0),
+            "took": took,
+            "assumed": answer["assumed"],
+            "error": answer["error"],
+            "cards": dict(answer["cards"]),
+        }
         return device

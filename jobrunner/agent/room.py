@@ -38,7 +38,7 @@ def publish(path, value, once=False):
         try:
             view = memoryview(data)
             while view:
-                view = view[os.write(handle, view):]
+                view = view[os.write(handle, view) :]
             os.ftruncate(handle, len(data))
             os.fsync(handle)
         finally:

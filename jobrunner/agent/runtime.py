@@ -8,8 +8,10 @@ from .files import AgentError
 LABEL = "jobrunner.job"
 VISIBLE = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "mlu": "MLU_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
 
-_SETUP = ('__jr_n=$1; shift; while [ "$__jr_n" -gt 0 ]; do __jr_line=$1; shift; __jr_n=$((__jr_n - 1)); '
-          'eval "$__jr_line" || exit; done; unset __jr_n __jr_line; exec "$@"')
+_SETUP = (
+    '__jr_n=$1; shift; while [ "$__jr_n" -gt 0 ]; do __jr_line=$1; shift; __jr_n=$((__jr_n - 1)); '
+    'eval "$__jr_line" || exit; done; unset __jr_n __jr_line; exec "$@"'
+)
 
 
 def visible_devices(device, cards, in_container=False):
@@ -18,7 +20,7 @@ def visible_devices(device, cards, in_container=False):
     Ascending ids without blanks or ranges; in a container the numbers count from 0. With no cards all three are empty.
     """
     if not cards or device not in VISIBLE:
-        return {name: "" for name in VISIBLE.values()}
+        return dict.fromkeys(VISIBLE.values(), "")
     ids = range(len(cards)) if in_container else sorted(int(card) for card in cards)
     return {VISIBLE[device]: ",".join(str(index) for index in ids)}
 
@@ -45,14 +47,14 @@ def command_argv(run, work, home="", checkpoint=None, checkpoints=None):
     more = list(run.get("resume_args") or []) if checkpoint else []
     if command.get("shell") is not None:
         words = ["bash", "-c", command["shell"]]
-        return words + (["bash"] + _filled(more, checkpoint, checkpoints) if more else [])
+        return words + (["bash", *_filled(more, checkpoint, checkpoints)] if more else [])
     if command.get("argv") is not None:
         words = list(command["argv"])
     elif command.get("script"):
         words = _script_words(command["script"], run.get("runtime") or {}, work, home) + list(command.get("args") or [])
     else:
         raise AgentError("no_command", "the request names no command", "submit the job again")
-    return [words[0]] + _filled(words[1:] + more, checkpoint, checkpoints) if words else words
+    return [words[0], *_filled(words[1:] + more, checkpoint, checkpoints)] if words else words
 
 
 def _filled(words, checkpoint, checkpoints):
@@ -83,14 +85,22 @@ def container_name(job_id, attempt):
 
 
 def docker_argv(docker, command, facts):
-    """`docker run …` for a job. Values of variables are never words of it: `--env NAME` takes them from our environment.
+    """`docker run …` for a job. Values of variables are never words: `--env NAME` takes them from the environment.
 
     `docker` is the spec's `{image, mounts, options}`; `facts` has job, attempt, device, cards, work, out, uid, gid,
     names (variables to pass), setup (lines for a bash inside), nodes (device files that exist on the host).
     """
     options = [str(option) for option in docker.get("options") or []]
-    words = ["docker", "run", "--rm", "--init", "--name", container_name(facts["job"], facts["attempt"]),
-             "--label", "{}={}".format(LABEL, facts["job"])]
+    words = [
+        "docker",
+        "run",
+        "--rm",
+        "--init",
+        "--name",
+        container_name(facts["job"], facts["attempt"]),
+        "--label",
+        "{}={}".format(LABEL, facts["job"]),
+    ]
     if not _has(options, "--network", "--net"):
         words += ["--network", "host"]
     if not _has(options, "--ipc", "--shm-size"):
@@ -106,7 +116,7 @@ def docker_argv(docker, command, facts):
     for name in sorted(facts["names"]):
         words += ["--env", name]
     setup = list(facts.get("setup") or [])
-    inner = ["bash", "-c", _SETUP, "jobrunner", str(len(setup))] + setup + list(command) if setup else list(command)
+    inner = ["bash", "-c", _SETUP, "jobrunner", str(len(setup)), *setup, *list(command)] if setup else list(command)
     return words + options + ["--entrypoint", inner[0], docker["image"]] + inner[1:]
 
 
@@ -115,8 +125,13 @@ def _has(options, *names):
 
 
 NPU_COMMON = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-NPU_MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
-              "/usr/local/Ascend/driver/version.info", "/etc/ascend_install.info")
+NPU_MOUNTS = (
+    "/usr/local/dcmi",
+    "/usr/local/bin/npu-smi",
+    "/usr/local/Ascend/driver/lib64",
+    "/usr/local/Ascend/driver/version.info",
+    "/etc/ascend_install.info",
+)
 MLU_COMMON = ("/dev/cambricon_ctl",)
 MLU_MOUNTS = ("/usr/bin/cnmon",)
 

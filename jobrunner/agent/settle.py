@@ -1,4 +1,4 @@
-"""Reconcile a job with what the host shows. Whoever settles holds the job's lock; if that cannot be had, somebody else acts."""
+"""Reconcile a job with what the host shows, under the job's lock; where that is taken, somebody else acts."""
 
 from . import clock, conclude, jobs, leases, procs, queue
 
@@ -54,9 +54,19 @@ def act(layout, job_id, lock):
 
 def _cancel_waiting(layout, job_id, attempt, wish):
     numbers = jobs.attempts(layout, job_id)
-    conclude.finish(layout, job_id, {
-        "state": "CANCELLED", "reason": None, "exit_code": None, "signal": None, "at": clock.stamp(),
-        "attempt": numbers[-1] if numbers else attempt, "evidence": "cancelled while it waited, by {}".format(wish.get("by") or "a client")})
+    conclude.finish(
+        layout,
+        job_id,
+        {
+            "state": "CANCELLED",
+            "reason": None,
+            "exit_code": None,
+            "signal": None,
+            "at": clock.stamp(),
+            "attempt": numbers[-1] if numbers else attempt,
+            "evidence": "cancelled while it waited, by {}".format(wish.get("by") or "a client"),
+        },
+    )
 
 
 def _unsupervised(layout, job_id, attempt, lock):
@@ -65,14 +75,26 @@ def _unsupervised(layout, job_id, attempt, lock):
     who = started.get("supervisor") or {}
     boot = who.get("boot_id")
     if boot and boot != clock.boot_id():
-        conclude.lost(layout, job_id, attempt, "host_reboot",
-                      "the host was started anew (boot {} then, {} now)".format(boot, clock.boot_id()))
+        conclude.lost(
+            layout,
+            job_id,
+            attempt,
+            "host_reboot",
+            "the host was started anew (boot {} then, {} now)".format(boot, clock.boot_id()),
+        )
         return "lost"
     if procs.of_job(job_id, started.get("command")) or _container_lives(layout, job_id):
         adopt(layout, job_id, attempt, lock)
         return "adopted"
-    conclude.lost(layout, job_id, attempt, "killed",
-                  "its supervisor (pid {}) is gone, no process carries the job's id, and there is no exit record".format(who.get("pid")))
+    conclude.lost(
+        layout,
+        job_id,
+        attempt,
+        "killed",
+        "its supervisor (pid {}) is gone, no process carries the job's id, and there is no exit record".format(
+            who.get("pid")
+        ),
+    )
     return "lost"
 
 
@@ -80,12 +102,18 @@ def _container_lives(layout, job_id):
     if not (jobs.run_of(jobs.request(layout, job_id)).get("runtime") or {}).get("docker"):
         return False
     from . import containers
+
     return bool(containers.of_job(job_id))
 
 
 def adopt(layout, job_id, attempt, lock):
     """Start a supervisor for a job that lives without one; it takes over the job's lock."""
     jobs.journal(layout, job_id, "adopted", attempt=attempt)
-    procs.spawn_detached(procs.agent_argv("supervisor", ["adopt", layout.root.decode("utf-8", "surrogateescape"),
-                                                         layout.instance, job_id, attempt, lock]),
-                         keep=[lock], errors_to=layout.home + b"/agent.log")
+    procs.spawn_detached(
+        procs.agent_argv(
+            "supervisor",
+            ["adopt", layout.root.decode("utf-8", "surrogateescape"), layout.instance, job_id, attempt, lock],
+        ),
+        keep=[lock],
+        errors_to=layout.home + b"/agent.log",
+    )

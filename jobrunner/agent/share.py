@@ -27,7 +27,7 @@ def own_folder(create=True):
     if create:
         try:
             os.mkdir(path, 0o755)
-            os.chmod(path, 0o755)
+            os.chmod(path, 0o755)  # noqa: S103 - the others are to read it
         except OSError:
             pass
     return path if _owned(path, os.getuid()) else None
@@ -43,7 +43,7 @@ def _owned(path, uid):
 
 def folders():
     """`[(uid, path)]` of everybody's folders (of our lease scope) whose owner is the user that they name."""
-    suffix = folder_name(0)[len(PREFIX) + 1:]
+    suffix = folder_name(0)[len(PREFIX) + 1 :]
     found = []
     try:
         names = os.listdir(BASE)
@@ -52,7 +52,7 @@ def folders():
     for name in names:
         if not name.startswith(PREFIX) or not name.endswith(suffix):
             continue
-        number = name[len(PREFIX):len(name) - len(suffix)]
+        number = name[len(PREFIX) : len(name) - len(suffix)]
         path = os.path.join(BASE, name)
         if number.isdigit() and _owned(path, int(number)):
             found.append((int(number), path))
@@ -60,7 +60,7 @@ def folders():
 
 
 def publish(name, value):
-    """Show a JSON value to the others under `name`; a folder that cannot be written only means that they do not see it."""
+    """Show a JSON value to the others under `name`. False if the folder cannot be written: they do not see it."""
     path = own_folder()
     if path is None:
         return False
@@ -82,7 +82,7 @@ def withdraw(name):
 
 
 def read(path, name):
-    """A JSON object that a user shows, or None: missing, too large, odd, or not a regular file of the folder's owner."""
+    """A JSON object that a user shows; None: missing, too large, odd, or not a file of the folder's owner."""
     full = os.path.join(path, files.to_bytes(name))
     try:
         seen = os.lstat(full)
@@ -107,7 +107,7 @@ def tickets():
 
 
 def publish_leases(layout, running):
-    """Show which cards our running jobs hold: `running` as from `jobs.running`, and what other roots of ours hold."""
+    """Show which cards our running jobs hold (`running`: from `jobs.running`) and other roots' do."""
     lock = leases.bind_patiently(lock_name("share", str(os.getuid())), 0.5)
     try:
         path = own_folder()
@@ -128,14 +128,22 @@ def publish_leases(layout, running):
 
 
 def _lease(layout, job_id, start, index):
-    return {"device": start.get("device"), "index": index, "job": job_id, "name": start.get("name"),
-            "user": user_name(), "since": start.get("at"), "root": layout.instance}
+    return {
+        "device": start.get("device"),
+        "index": index,
+        "job": job_id,
+        "name": start.get("name"),
+        "user": user_name(),
+        "since": start.get("at"),
+        "root": layout.instance,
+    }
 
 
 def user_name():
     """The name of the user we are, or the number where it has none."""
     try:
         import pwd
+
         return pwd.getpwuid(os.getuid()).pw_name
     except (ImportError, KeyError):
         return str(os.getuid())

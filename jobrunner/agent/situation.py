@@ -22,6 +22,7 @@ def states_for(layout, entry):
 
 def _local(layout, job_id):
     from .layout import JOB_ID
+
     return jobs.final(layout, job_id) if isinstance(job_id, str) and JOB_ID.match(job_id) else None
 
 
@@ -85,7 +86,12 @@ def _list(value):
 def _foreign(entry, now):
     cards, device = entry.get("cards"), entry.get("device")
     only = entry.get("only_cards")
-    if type(cards) is not int or not 0 < cards <= 1024 or not isinstance(device, str) or not isinstance(entry.get("since"), str):
+    if (
+        type(cards) is not int
+        or not 0 < cards <= 1024
+        or not isinstance(device, str)
+        or not isinstance(entry.get("since"), str)
+    ):
         return None
     only = [index for index in only if type(index) is int] if isinstance(only, list) else None
     return {"cards": cards, "device": device, "waited_s": age_of(entry, now), "limits": {"only_cards": only}}
@@ -93,18 +99,39 @@ def _foreign(entry, now):
 
 def ticket(layout, waiting, used):
     """What we show the others while we wait for cards."""
-    shown = [{"job": entry["id"], "name": entry.get("name"), "cards": entry["cards"], "device": entry["device"],
-              "since": entry.get("since"), "priority": entry.get("priority") or 0,
-              "only_cards": entry.get("card_ids") or (entry.get("limits") or {}).get("only_cards")}
-             for entry in waiting if entry["cards"]]
-    return {"v": 1, "user": share.user_name(), "lock": layout.instance, "usage": round(used, 1), "at": clock.stamp(),
-            "waiting": shown}
+    shown = [
+        {
+            "job": entry["id"],
+            "name": entry.get("name"),
+            "cards": entry["cards"],
+            "device": entry["device"],
+            "since": entry.get("since"),
+            "priority": entry.get("priority") or 0,
+            "only_cards": entry.get("card_ids") or (entry.get("limits") or {}).get("only_cards"),
+        }
+        for entry in waiting
+        if entry["cards"]
+    ]
+    return {
+        "v": 1,
+        "user": share.user_name(),
+        "lock": layout.instance,
+        "usage": round(used, 1),
+        "at": clock.stamp(),
+        "waiting": shown,
+    }
 
 
 def gather(layout, entries, free, running, passed=(), now=None):
     """`(Situation, why of the unready)` for entries of the queue and free cards by device."""
     waiting, why = ready(layout, entries, now)
     situation = order.Situation(
-        waiting, colleagues(now) if any(entry["cards"] for entry in waiting) else (), usage.current(layout, running, now), free,
-        running_jobs(running, now), passed, os.cpu_count() or 1)
+        waiting,
+        colleagues(now) if any(entry["cards"] for entry in waiting) else (),
+        usage.current(layout, running, now),
+        free,
+        running_jobs(running, now),
+        passed,
+        os.cpu_count() or 1,
+    )
     return situation, why

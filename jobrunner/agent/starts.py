@@ -1,4 +1,4 @@
-"""Start a job: its lock, the leases of its cards (all or none), a last look at who is still there, and its supervisor."""
+"""Start a job: its lock, its cards' leases (all or none), a look at who is still there, its supervisor."""
 
 import os
 
@@ -13,6 +13,7 @@ def keepers(layout, device, cards):
     living = set(procs.carriers())
     if _may_have_containers(layout):
         from . import containers
+
         living |= containers.living_jobs()
     for job_id in living:
         for start in _starts_of(layout, job_id):
@@ -25,6 +26,7 @@ def keepers(layout, device, cards):
 def _starts_of(layout, job_id):
     """The start records of a job, of whichever instance of ours: an id found on a process may be of another root."""
     from .layout import JOB_ID
+
     if not JOB_ID.match(job_id) or not jobs.exists(layout, job_id):
         return []
     return [start for start in (jobs.start(layout, job_id, n) for n in jobs.attempts(layout, job_id)[-1:]) if start]
@@ -63,10 +65,11 @@ def start(layout, entry, cards, lock, held, drop):
             status = _supervise(layout, entry, cards, lock, held, drop)
         except BaseException:
             import traceback
+
             traceback.print_exc()
         finally:
             os._exit(status)
-    leases.release([lock] + held)
+    leases.release([lock, *held])
     return pid
 
 
@@ -75,13 +78,22 @@ def _supervise(layout, entry, cards, lock, held, drop):
     attempt = entry.get("attempt") or 1
     other = _other_agent(layout, entry)
     if other:
-        words = ["start", layout.root.decode("utf-8", "surrogateescape"), layout.instance, entry["id"], attempt, lock,
-                 ",".join(str(lease) for lease in held), ",".join(str(card) for card in cards)]
-        for descriptor in [lock] + held:
+        words = [
+            "start",
+            layout.root.decode("utf-8", "surrogateescape"),
+            layout.instance,
+            entry["id"],
+            attempt,
+            lock,
+            ",".join(str(lease) for lease in held),
+            ",".join(str(card) for card in cards),
+        ]
+        for descriptor in [lock, *held]:
             os.set_inheritable(descriptor, True)
         argv = procs.to_argv(procs.agent_argv("supervisor", words, place=other))
         os.execve(argv[0], argv, procs.own_environment())
     from . import supervisor
+
     return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry).run()
 
 

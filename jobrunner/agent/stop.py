@@ -8,7 +8,7 @@ from . import clock, files, jobs, leases, procs, settle
 
 
 def ask(layout, job_id, grace_s=None, at=None, by=None):
-    """Write down that a job is to be cancelled. A later wish only counts if it leaves less grace. False if it is final."""
+    """Write down that a job is to be cancelled; a later wish counts if it leaves less grace. False: it is final."""
     if not jobs.exists(layout, job_id) or jobs.is_final(layout, job_id):
         return False
     path = os.path.join(layout.job(job_id), b"cancel.json")
@@ -23,7 +23,7 @@ def ask(layout, job_id, grace_s=None, at=None, by=None):
 
 
 def nudge(layout, job_id):
-    """Tell the job's supervisor to look at the wish. True if there is one, and it is surely the one that was recorded."""
+    """Tell the job's supervisor to look at the wish. True if there is one, surely the one that was recorded."""
     record = jobs.running_start(layout, job_id)
     who = (record or {}).get("supervisor")
     if not who or not procs.alive(who) or not jobs.locked(layout, job_id):
@@ -56,11 +56,13 @@ def carry_out(layout, job_id, patience_s=1.0):
 def apply_wishes(layout, wishes):
     """Apply wishes that a client kept: `[{id, grace_s, at}]`. Jobs that are not here, or final, are passed over."""
     from .layout import JOB_ID
+
     for wish in wishes or ():
         job_id = wish.get("id") if isinstance(wish, dict) else None
-        if isinstance(job_id, str) and JOB_ID.match(job_id):
-            if ask(layout, job_id, _seconds(wish.get("grace_s")), _text(wish.get("at")), "a wish kept by a client"):
-                carry_out(layout, job_id)
+        if not isinstance(job_id, str) or not JOB_ID.match(job_id):
+            continue
+        if ask(layout, job_id, _seconds(wish.get("grace_s")), _text(wish.get("at")), "a wish kept by a client"):
+            carry_out(layout, job_id)
 
 
 def _seconds(value):
@@ -89,8 +91,11 @@ def run(session, request):
         if ask(layout, job_id, grace_s, _text(request.get("at")), client):
             carry_out(layout, job_id)
     views = wait_final(layout, ids, _seconds(request.get("wait_s")) or 0.0)
-    left = {job_id: left_of(layout, job_id) for job_id, view in views.items() if view and view["state"] not in jobs.FINAL}
+    left = {
+        job_id: left_of(layout, job_id) for job_id, view in views.items() if view and view["state"] not in jobs.FINAL
+    }
     from . import dispatcher
+
     dispatcher.ensure_running(layout)
     return {"jobs": views, "left": left}
 

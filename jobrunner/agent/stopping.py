@@ -21,8 +21,12 @@ def leftovers(supervisor):
     left = supervisor.members()
     if left or containers_of(supervisor):
         if not supervisor.stopped_by and not supervisor.adopted:
-            jobs.journal(supervisor.layout, supervisor.job_id, "leftovers", processes=[
-                {"pid": process.pid, "command": procs.command_line(process.pid)} for process in left[:20]])
+            jobs.journal(
+                supervisor.layout,
+                supervisor.job_id,
+                "leftovers",
+                processes=[{"pid": process.pid, "command": procs.command_line(process.pid)} for process in left[:20]],
+            )
         _clear(supervisor)
 
 
@@ -40,6 +44,7 @@ def containers_of(supervisor):
     if not (supervisor.run_spec.get("runtime") or {}).get("docker"):
         return []
     from . import containers
+
     return containers.of_job(supervisor.job_id)
 
 
@@ -51,9 +56,9 @@ def _clear(supervisor):
         _to_container(supervisor, "TERM")
     while True:
         members = supervisor.members()
-        if not members and not (in_container and containers_of(supervisor)):
-            if supervisor.child is None or supervisor.status is not None:
-                return
+        ended = supervisor.child is None or supervisor.status is not None
+        if ended and not members and not (in_container and containers_of(supervisor)):
+            return
         passed = time.monotonic() - began
         if passed < grace_of(supervisor):
             _ask(supervisor, members, asked)
@@ -93,9 +98,15 @@ def _kill(supervisor, members, in_container):
 
 def _to_container(supervisor, name):
     from . import containers
+
     containers.signal_job(supervisor.job_id, name)
 
 
 def _warn(supervisor, members):
-    jobs.journal(supervisor.layout, supervisor.job_id, "warning", text="processes that even KILL does not end: " + ", ".join(
-        "{} ({})".format(process.pid, procs.command_line(process.pid)) for process in members[:10]))
+    jobs.journal(
+        supervisor.layout,
+        supervisor.job_id,
+        "warning",
+        text="processes that even KILL does not end: "
+        + ", ".join("{} ({})".format(process.pid, procs.command_line(process.pid)) for process in members[:10]),
+    )

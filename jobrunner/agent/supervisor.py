@@ -10,11 +10,10 @@ from . import clock, conclude, evidence, files, jobs, leases, procs, queue, room
 from .files import AgentError
 
 CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
-WATCH_S = 2.0  # how often an adopted job's processes are looked for
 
 
 class Supervisor:
-    """Supervises one attempt. `lock` is the job's lock, `held` what the command inherits (leases of cards and ports)."""
+    """Supervises one attempt. `lock`: the job's; `held`: what the command inherits (leases of cards and ports)."""
 
     adopted = False
 
@@ -70,13 +69,17 @@ class Supervisor:
     def begin(self):
         """Commit the start: start.json, then the queue's entry is removed; the command's process waits until then."""
         files.make_dir(self.folder)
-        self.log = os.open(os.path.join(self.folder, b"log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.log = os.open(
+            os.path.join(self.folder, b"log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         room.reserve(os.path.join(self.folder, b"exit.json"))
         room.reserve(os.path.join(self.layout.job(self.job_id), b"final.json"))
         self.take_ports()
         from . import launchers
+
         self.terminal = launchers.get(self.run_spec.get("launcher")).open_terminal(
-            self.layout, self.job_id, self.attempt, self.log)
+            self.layout, self.job_id, self.attempt, self.log
+        )
         procs.become_subreaper()
         go = self.fork_command()
         self.mono = time.monotonic()
@@ -91,6 +94,7 @@ class Supervisor:
     def take_ports(self):
         """Port ranges for the command, kept as long as it lives. A host without free ones starts it without."""
         from . import ports
+
         self.ports = []
         try:
             taken = ports.take(2 if self.run_spec.get("device") == "npu" else 1)
@@ -128,22 +132,36 @@ class Supervisor:
         self.terminal.enter()
         if os.read(wait, 1) != b"g":
             os._exit(0)
-        procs.close_all_but([0, 1, 2, status] + self.held)
+        procs.close_all_but([0, 1, 2, status, *self.held])
         for descriptor in self.held:
             os.set_inheritable(descriptor, True)
         from . import command
-        ports = self.ports + [None, None]
+
+        ports = [*self.ports, None, None]
         command.become(self.layout, command.Plan(self.job_id, self.attempt, self.cards, ports[0], ports[1]), status)
 
     def record_start(self):
         """Write start.json: who supervises, what it started, with which cards."""
         entry = self.entry
         self.started = {
-            "v": jobs.FORMAT, "supervisor": procs.identity(), "command": self.command, "cards": self.cards,
-            "device": self.run_spec.get("device") or "cpu", "name": self.request.get("name"), "phase": "setup",
-            "at": clock.stamp(), "began": time.time(), "mono": self.mono, "timeout_s": self.run_spec.get("timeout_s"),
-            "attempt": self.attempt, "queued_since": entry.get("since"), "ports": self.ports, "log": "log",
-            "carry": {"priority": entry["priority"]} if "priority" in entry else {}, "agent": procs.agent_place()[2]}
+            "v": jobs.FORMAT,
+            "supervisor": procs.identity(),
+            "command": self.command,
+            "cards": self.cards,
+            "device": self.run_spec.get("device") or "cpu",
+            "name": self.request.get("name"),
+            "phase": "setup",
+            "at": clock.stamp(),
+            "began": time.time(),
+            "mono": self.mono,
+            "timeout_s": self.run_spec.get("timeout_s"),
+            "attempt": self.attempt,
+            "queued_since": entry.get("since"),
+            "ports": self.ports,
+            "log": "log",
+            "carry": {"priority": entry["priority"]} if "priority" in entry else {},
+            "agent": procs.agent_place()[2],
+        }
         self.save_start()
 
     def save_start(self, sync=True):
@@ -157,9 +175,19 @@ class Supervisor:
         if self.terminal is not None:
             self.terminal.close()
         if isinstance(error, AgentError) and not os.path.exists(os.path.join(self.folder, b"start.json")):
-            conclude.finish(self.layout, self.job_id, {
-                "state": "FAILED", "reason": "launch", "exit_code": None, "signal": None, "attempt": self.attempt,
-                "at": clock.stamp(), "evidence": text + (". " + error.remedy if error.remedy else "")})
+            conclude.finish(
+                self.layout,
+                self.job_id,
+                {
+                    "state": "FAILED",
+                    "reason": "launch",
+                    "exit_code": None,
+                    "signal": None,
+                    "attempt": self.attempt,
+                    "at": clock.stamp(),
+                    "evidence": text + (". " + error.remedy if error.remedy else ""),
+                },
+            )
             return 0
         jobs.journal(self.layout, self.job_id, "warning", text="it could not be started: {}".format(text))
         return 75
@@ -290,8 +318,13 @@ class Supervisor:
         failed = self.status != 0 and not self.stopped_by
         full = None
         if failed:
-            full = told.get("setup") if told.get("full") else evidence.disk_full(
-                os.path.join(self.folder, b"log"), [self.folder, os.path.join(self.layout.job(self.job_id), b"out")])
+            full = (
+                told.get("setup")
+                if told.get("full")
+                else evidence.disk_full(
+                    os.path.join(self.folder, b"log"), [self.folder, os.path.join(self.layout.job(self.job_id), b"out")]
+                )
+            )
         return conclude.classify(self.status, told.get("setup"), told.get("launch"), oom, full)
 
     def end(self):
@@ -299,69 +332,30 @@ class Supervisor:
         if self.terminal is not None:
             self.terminal.drain()
             self.terminal.close()
-        record = self.exit_record()
+        record = conclude.exit_record(self)
         try:
             room.publish(os.path.join(self.folder, b"exit.json"), record)
-            jobs.journal(self.layout, self.job_id, "ended", attempt=self.attempt, exit_code=record["exit_code"],
-                         signal=record["signal"], reason=record["reason"], stopped_by=record["stopped_by"])
+            jobs.journal(
+                self.layout,
+                self.job_id,
+                "ended",
+                attempt=self.attempt,
+                exit_code=record["exit_code"],
+                signal=record["signal"],
+                reason=record["reason"],
+                stopped_by=record["stopped_by"],
+            )
             conclude.note_checkpoints(self.layout, self.job_id)
             conclude.conclude(self.layout, self.job_id, self.attempt, record)
         except OSError as error:
             jobs.journal(self.layout, self.job_id, "warning", text="its end could not be concluded: {}".format(error))
         usage.add(self.layout, record["usage"]["card_s"])
-        leases.release(self.held + [self.lock])
+        leases.release([*self.held, self.lock])
         share.publish_leases(self.layout, jobs.running(self.layout))
         if queue.names(self.layout):
             from . import dispatcher
+
             dispatcher.ensure_running(self.layout)
-
-    def exit_record(self):
-        """What exit.json says."""
-        code, name, reason, shown = self.outcome()
-        if self.stopped_by:
-            reason, shown = None, {"cancel": "stopped because somebody asked", "timeout": "stopped at its time limit of "
-                                   "{} s".format(self.run_spec.get("timeout_s"))}[self.stopped_by]
-        wall = max(0.0, time.monotonic() - self.mono)
-        spent = {name: round(value, 3) for name, value in self.spent.items()}
-        return {"v": jobs.FORMAT, "exit_code": code, "signal": name, "reason": reason, "at": clock.stamp(),
-                "started_at": self.started.get("at"), "evidence": shown, "stopped_by": self.stopped_by, "left": [],
-                "usage": dict(spent, wall_s=round(wall, 3), card_s=round(wall * len(self.cards), 3))}
-
-
-class Adopter(Supervisor):
-    """Supervises a job whose supervisor died: its processes are no children of ours, so how it ends is not seen."""
-
-    adopted = True
-
-    def begin(self):
-        self.started = jobs.start(self.layout, self.job_id, self.attempt) or {}
-        self.cards = sorted(self.started.get("cards") or [])
-        self.command = self.started.get("command")
-        self.mono = float(self.started.get("mono") or time.monotonic())
-        self.started["supervisor"] = procs.identity()
-        self.save_start()
-        room.reserve(os.path.join(self.folder, b"exit.json"))
-        self.take_leases()
-        share.publish_leases(self.layout, jobs.running(self.layout))
-
-    def take_leases(self):
-        """Hold the cards' names beside the job's processes, which may have let them go."""
-        from .layout import card_name
-        for card in self.cards:
-            lock = leases.bind(card_name(self.started.get("device"), card))
-            if lock is not None:
-                self.held.append(lock)
-
-    def patience(self):
-        return min(WATCH_S, Supervisor.patience(self))
-
-    def turn(self, seconds):
-        Supervisor.turn(self, seconds)
-        if self.status is None and not self.members() and not stopping.containers_of(self):
-            self.status = 0
-
-    def outcome(self):
-        return None, None, "unobserved", "it ended while no supervisor was its parent, so its exit code is not known"
 
 
 def _nothing(_number, _frame):
@@ -379,10 +373,13 @@ def _empty(descriptor):
 def main(argv):
     """`adopt ROOT INSTANCE ID ATTEMPT LOCK`, or `start … LOCK LEASES CARDS`: supervise a job in this process."""
     from .layout import Layout
+
     layout = Layout(argv[1], argv[2])
     job_id, attempt, lock = argv[3], int(argv[4]), int(argv[5])
     os.set_inheritable(lock, False)
     if argv[0] == "adopt":
+        from .adoption import Adopter
+
         return Adopter(layout, job_id, attempt, lock).run()
     held = [int(word) for word in argv[6].split(",") if word]
     for descriptor in held:

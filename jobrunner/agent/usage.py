@@ -33,8 +33,11 @@ def add(layout, card_seconds):
     lock = leases.bind_patiently(lock_name("usage", layout.instance), 0.5)
     try:
         now = time.time()
-        files.write_json(os.path.join(layout.home, b"usage.json"),
-                         {"card_seconds": current(layout, (), now) + card_seconds, "at": now}, sync=False)
+        files.write_json(
+            os.path.join(layout.home, b"usage.json"),
+            {"card_seconds": current(layout, (), now) + card_seconds, "at": now},
+            sync=False,
+        )
     except OSError:
         pass
     finally:

@@ -22,7 +22,11 @@ def run(session, request):
     while True:
         names = leases.held_names()
         views = {job_id: _seen(layout, job_id, views.get(job_id), names) for job_id in ids}
-        if over(views, known) or time.monotonic() >= end or spoken(session, min(pause, max(0.0, end - time.monotonic()))):
+        if (
+            over(views, known)
+            or time.monotonic() >= end
+            or spoken(session, min(pause, max(0.0, end - time.monotonic())))
+        ):
             dispatcher.ensure_running(layout)
             return {"jobs": views}
         pause = min(pause * 1.3, SLOWEST_S)

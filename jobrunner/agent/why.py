@@ -30,13 +30,23 @@ def run(session, request):
     if view is None:
         raise AgentError("no_such_job", "{} is not on this host".format(job_id), "See `jobrunner ls --all`.")
     if view["state"] != "QUEUED":
-        return {"findings": [finding("not_waiting", "it does not wait: it is {}".format(view["state"]), view.get("evidence") or "")]}
+        return {
+            "findings": [
+                finding("not_waiting", "it does not wait: it is {}".format(view["state"]), view.get("evidence") or "")
+            ]
+        }
     ran = lock_was_held(layout)
     dispatcher.ensure_running(layout)
     found = waiting(layout, job_id)
     if not ran:
-        found.insert(0, finding("queue_stopped", "the queue stood still: no dispatcher of mine ran on this host; it runs again now",
-                                "its lock was free although jobs are queued (a reboot, or it was killed)"))
+        found.insert(
+            0,
+            finding(
+                "queue_stopped",
+                "the queue stood still: no dispatcher of mine ran on this host; it runs again now",
+                "its lock was free although jobs are queued (a reboot, or it was killed)",
+            ),
+        )
     return {"findings": found}
 
 
@@ -77,7 +87,9 @@ def explained(facts, entry):
             return finding(code, text, _before(facts, entry))
         if decision.start is None or decision.start["id"] == entry["id"]:
             return finding("turn", "it is next: it starts as soon as the queue looks again", _before(facts, entry))
-        facts.free.get(decision.start["device"], set()).difference_update(decision.candidates[:decision.start["cards"]])
+        facts.free.get(decision.start["device"], set()).difference_update(
+            decision.candidates[: decision.start["cards"]]
+        )
         skip.add(decision.start["id"])
 
 
@@ -91,7 +103,10 @@ def card_findings(entry, report):
     """A sentence for each card that the job may have and cannot have now, or for a tool that says nothing. Pure."""
     if report.get("error"):
         error = report["error"]
-        found = finding("tool", "the cards cannot be read: {}".format(error.get("message", error) if isinstance(error, dict) else error))
+        found = finding(
+            "tool",
+            "the cards cannot be read: {}".format(error.get("message", error) if isinstance(error, dict) else error),
+        )
         found["remedy"] = error.get("remedy", "") if isinstance(error, dict) else ""
         return [found]
     only, wanted = (entry.get("limits") or {}).get("only_cards"), entry.get("card_ids")
@@ -105,9 +120,22 @@ def card_findings(entry, report):
         elif not card["free"]:
             found.append(finding("card", "card {}: {}".format(index, card["why_busy"])))
     if wanted and not set(wanted) <= {card["index"] for card in report["cards"]}:
-        found.append(finding("no_such_card", "it wants cards {} and this host has {}".format(
-            ", ".join(str(index) for index in wanted), ", ".join(str(card["index"]) for card in report["cards"]) or "none")))
+        found.append(
+            finding(
+                "no_such_card",
+                "it wants cards {} and this host has {}".format(
+                    ", ".join(str(index) for index in wanted),
+                    ", ".join(str(card["index"]) for card in report["cards"]) or "none",
+                ),
+            )
+        )
     elif entry["cards"] > len(report["cards"]):
-        found.append(finding("too_wide", "it wants {} cards and this host has {}: it can never start here".format(
-            entry["cards"], len(report["cards"]))))
+        found.append(
+            finding(
+                "too_wide",
+                "it wants {} cards and this host has {}: it can never start here".format(
+                    entry["cards"], len(report["cards"])
+                ),
+            )
+        )
     return found

@@ -28,11 +28,13 @@ def changes_of(request):
         return {"hold": False}
     if kind == "priority" and isinstance(value, int) and not isinstance(value, bool):
         return {"priority": value}
-    raise AgentError("bad_wish", "not a wish: {!r} with {!r}".format(kind, value), "Use hold, release, or priority with a number.")
+    raise AgentError(
+        "bad_wish", "not a wish: {!r} with {!r}".format(kind, value), "Use hold, release, or priority with a number."
+    )
 
 
 def change(layout, job_id, changes, kind):
-    """Change a waiting job's entry under its lock. False if it does not wait, or somebody acts on it for longer than a second."""
+    """Change a waiting job's entry under its lock. False if it does not wait, or its lock is not to be had."""
     lock = leases.bind_patiently(layout.job_lock(job_id), 0.0 if jobs.running_start(layout, job_id) else 1.0)
     if lock is None:
         return False

@@ -4,13 +4,12 @@ The job belongs to the supervisor: the tmux server, its session and the pane may
 From a pane come small frames, kind and length first: `D` bytes typed, `W` rows and columns.
 """
 
+import _socket
 import errno
 import fcntl
 import os
 import struct
 import termios
-
-import _socket
 
 from .. import files, procs, share
 from ..files import AgentError
@@ -25,8 +24,11 @@ def socket_path(job_id):
     """The socket on which a job's terminal is served; short, as such paths must be."""
     folder = share.own_folder()
     if folder is None:
-        raise AgentError("no_share", "{} is not ours to use".format(files.to_text(share.BASE)),
-                         "Have the folder {} there removed.".format(files.to_text(share.folder_name(os.getuid()))))
+        raise AgentError(
+            "no_share",
+            "{} is not ours to use".format(files.to_text(share.BASE)),
+            "Have the folder {} there removed.".format(files.to_text(share.folder_name(os.getuid()))),
+        )
     return os.path.join(folder, files.to_bytes(job_id) + b".tty")
 
 
@@ -41,16 +43,19 @@ def environment():
 
 def tmux(words):
     """`(exit status, output)` of our own tmux server's command."""
-    return procs.output(["tmux", "-u", "-L", SERVER, "-f", "/dev/null"] + words, environment())
+    return procs.output(["tmux", "-u", "-L", SERVER, "-f", "/dev/null", *words], environment())
 
 
 def new_session(layout, job_id):
     """Make the session of a job, a window on its terminal. True if it is there now; AgentError without tmux."""
     pane = procs.agent_argv("pane", [files.to_text(layout.root), layout.instance, job_id])
-    status, _ = tmux(["new-session", "-d", "-s", job_id, "-x", "120", "-y", "40"] + pane)
+    status, _ = tmux(["new-session", "-d", "-s", job_id, "-x", "120", "-y", "40", *pane])
     if status == 127:
-        raise AgentError("no_tmux", "`launcher: tmux` is asked for and this host has no tmux",
-                         "Have tmux installed, or use `launcher: nohup`.")
+        raise AgentError(
+            "no_tmux",
+            "`launcher: tmux` is asked for and this host has no tmux",
+            "Have tmux installed, or use `launcher: nohup`.",
+        )
     return status == 0 or tmux(["has-session", "-t", "=" + job_id])[0] == 0
 
 
@@ -84,8 +89,8 @@ class Terminal:
         self._slave = None
 
     def descriptors(self):
-        found = [self._listener.fileno()] + list(self._panes)
-        return found + [self.master] if self.master is not None else found
+        found = [self._listener.fileno(), *list(self._panes)]
+        return [*found, self.master] if self.master is not None else found
 
     def serve(self, descriptor):
         if descriptor == self.master:
@@ -120,7 +125,7 @@ class Terminal:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._log, view):]
+                view = view[os.write(self._log, view) :]
         except OSError:
             pass  # a full disk costs log lines, not the job
 
@@ -170,11 +175,11 @@ class Terminal:
         pane = self._panes[descriptor]
         pane["in"] += data
         while len(pane["in"]) >= HEAD.size:
-            kind, length = HEAD.unpack(pane["in"][:HEAD.size])
+            kind, length = HEAD.unpack(pane["in"][: HEAD.size])
             if len(pane["in"]) < HEAD.size + length:
                 break
-            payload = pane["in"][HEAD.size:HEAD.size + length]
-            pane["in"] = pane["in"][HEAD.size + length:]
+            payload = pane["in"][HEAD.size : HEAD.size + length]
+            pane["in"] = pane["in"][HEAD.size + length :]
             self._do(kind, payload)
         self._to_pane(descriptor, b"")
 
