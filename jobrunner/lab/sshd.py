@@ -64,8 +64,8 @@ def write_key_pair(path: Path, comment: str) -> str:
 class LoopbackHost:
     """One SSH server in `folder`. `alias` names it in its `ssh_config`; `env` is set for every session there.
 
-    `max_sessions` and `max_startups` are the server's own limits, `users` who may log in with the user key (default:
-    the current user), `lines` further lines of sshd_config.
+    `max_sessions` and `max_startups` are the server's own limits; `user` is who logs in with the user key; `lines` are
+    further lines of sshd_config; `wrapper` is put before the server's command (it must end in an exec of it).
     """
 
     folder: Path
@@ -75,6 +75,7 @@ class LoopbackHost:
     max_startups: str = "10:30:100"
     user: str = field(default_factory=getpass.getuser)
     lines: Iterable[str] = ()
+    wrapper: Iterable[str] = ()
     port: int = 0
 
     def __post_init__(self) -> None:
@@ -106,7 +107,12 @@ class LoopbackHost:
         self.stop()
 
     def start(self) -> LoopbackHost:
-        """Bring the server up; returns when it answers. Raises SshdMissing or HostSetupError with the server's log."""
+        """Bring the server up; returns when it answers. Raises SshdMissing or HostSetupError with the server's log.
+
+        One that runs already is left as it is.
+        """
+        if self.process is not None and self.process.poll() is None:
+            return self
         sshd = find_sshd()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write_keys()
@@ -205,7 +211,7 @@ class LoopbackHost:
         (self.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _launch(self, sshd: str) -> bool:
-        argv = [sshd, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.log)]
+        argv = [*self.wrapper, sshd, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.log)]
         # A session of its own: an interrupt at the terminal must not take the server down before its user does.
         self.process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -34,10 +34,10 @@ class HostLink:
         self._image = image
         self._connection: HostConnection | None = None
         self._opening = threading.Lock()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._idle: list[Session] = []
         self._open: set[Session] = set()
-        self._room = threading.BoundedSemaphore(target.settings.sessions)
+        self._places = target.settings.sessions
         self._bulk: HostLink | None = None
         self._stop = threading.Event()
 
@@ -71,6 +71,7 @@ class HostLink:
             if healthy and session.usable:
                 with self._lock:
                     self._idle.append(session)
+                    self._lock.notify()
             else:
                 session.close()
 
@@ -120,6 +121,7 @@ class HostLink:
             sessions, self._open, self._idle = list(self._open), set(), []
             connection, self._connection = self._connection, None
             bulk, self._bulk = self._bulk, None
+            self._lock.notify_all()
         if connection is not None:
             connection.close()
         for session in sessions:
@@ -143,14 +145,14 @@ class HostLink:
             if current is not None:
                 self._forget_connection(current)
             if self._stop.is_set():
-                raise LinkLostError(f"the link to {self.alias} was closed", host=self.alias, code="closed")
+                raise self._closed()
             fresh = open_connection(self.target, stop=self._stop)
             with self._lock:
                 if not self._stop.is_set():
                     self._connection = fresh
                     return fresh
             fresh.close()
-            raise LinkLostError(f"the link to {self.alias} was closed", host=self.alias, code="closed")
+            raise self._closed()
 
     def _forget_connection(self, connection: HostConnection) -> None:
         with self._lock:
@@ -162,28 +164,57 @@ class HostLink:
 
     def _borrow(self) -> Session:
         """A session that nobody uses, else a new one."""
-        while True:
-            with self._lock:
-                session = self._idle.pop() if self._idle else None
-            if session is None:
-                return self._new_session()
-            if session.usable:
-                return session
-            session.close()
+        session = self._idle_or_place(reuse=True)
+        return session if session is not None else self._start_session()
 
     def _new_session(self) -> Session:
-        if not self._room.acquire(timeout=self.target.settings.channel_s):
-            raise ConnectError(
-                f"{self.target.settings.sessions} exchanges with {self.alias} are going on already",
-                host=self.alias,
-                code="busy",
-                remedy="Let one of them end.",
-            )
+        self._idle_or_place(reuse=False)
+        return self._start_session()
+
+    def _idle_or_place(self, *, reuse: bool) -> Session | None:
+        """An idle session, or None with a place taken for a new one. Waits for a while when all places are taken."""
+        ends = time.monotonic() + self.target.settings.channel_s
+        unwanted: list[Session] = []
+        try:
+            with self._lock:
+                while True:
+                    while self._idle and (reuse or self._places <= 0):
+                        session = self._idle.pop()
+                        if reuse and session.usable:
+                            return session
+                        unwanted.append(session)  # closed below; its place is free at once
+                        self._open.discard(session)
+                        self._places += 1
+                    if self._places > 0:
+                        self._places -= 1
+                        return None
+                    left = ends - time.monotonic()
+                    if left <= 0 or self._stop.is_set():
+                        raise self._busy()
+                    self._lock.wait(left)
+        finally:
+            for session in unwanted:
+                session.abandon()
+
+    def _busy(self) -> HostError:
+        if self._stop.is_set():
+            return self._closed()
+        return ConnectError(
+            f"{self.target.settings.sessions} exchanges with {self.alias} are going on already",
+            host=self.alias,
+            code="busy",
+            remedy="Let one of them end.",
+        )
+
+    def _closed(self) -> LinkLostError:
+        return LinkLostError(f"the link to {self.alias} was closed", host=self.alias, code="closed")
+
+    def _start_session(self) -> Session:
+        """A new session in the place that has been taken for it."""
         session: Session | None = None
         try:
             connection = self._connected()
-            channel = self._channel(connection)
-            session = Session(channel, self.target, self._packed(), lambda: self._gone(session))
+            session = Session(self._channel(connection), self.target, self._packed(), self._place_free)
             with self._lock:
                 self._open.add(session)
             session.start()
@@ -193,14 +224,15 @@ class HostLink:
             if session is not None:
                 session.close()
             else:
-                self._room.release()
+                self._place_free(None)
             raise
 
-    def _gone(self, session: Session | None) -> None:
+    def _place_free(self, session: Session | None) -> None:
         with self._lock:
             if session is not None:
                 self._open.discard(session)
-        self._room.release()
+            self._places += 1
+            self._lock.notify()
 
     def _packed(self) -> AgentImage:
         if self._image is None:

@@ -32,7 +32,9 @@ class Session:
     request. Every read waits at most `timeout` seconds for the next frame (None: for as long as the link lives).
     """
 
-    def __init__(self, channel: Channel, target: HostTarget, image: AgentImage, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self, channel: Channel, target: HostTarget, image: AgentImage, on_close: Callable[[Session], None]
+    ) -> None:
         self.target = target
         self.timeout: float | None = target.settings.request_s
         self.noise = ""
@@ -40,7 +42,7 @@ class Session:
         self.host: dict[str, Any] = {}
         self._channel = channel
         self._image = image
-        self._on_close: Callable[[], None] | None = on_close
+        self._on_close: Callable[[Session], None] | None = on_close
         self._buffer = b""
         self._at = 0
         self._err = bytearray()
@@ -305,7 +307,13 @@ class Session:
             with contextlib.suppress(Exception):
                 self._channel.close()
         finally:
-            done()
+            done(self)
+
+    def abandon(self) -> None:
+        """`close` for whoever takes the session's place over: nobody is told."""
+        if self._on_close is not None:
+            self._on_close = lambda _: None
+            self.close()
 
     def __enter__(self) -> Session:
         return self
