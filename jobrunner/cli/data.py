@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,7 +111,7 @@ def schema(
 
     if kind not in ("spec", "hosts"):
         raise UsageError(f"there is no schema {visible(kind)!r}", remedy="use spec or hosts")
-    found = core.json_schema(kind)
+    found = core.json_schema("hosts" if kind == "hosts" else "spec")
     if out.json:
         out.document({"schema": found})
     else:
@@ -127,10 +129,25 @@ def demo(
 
     if not out.json:
         return service.demo(keep, stop)
-    with contextlib.redirect_stdout(sys.stderr):
+    with _story_on_stderr():
         code = service.demo(keep, stop)
     out.document({"exit_code": code})
     return code
+
+
+@contextlib.contextmanager
+def _story_on_stderr() -> Iterator[None]:
+    """Send what is told meanwhile, by this process and by its children, to standard error."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def register(app: typer.Typer) -> None:

@@ -146,12 +146,14 @@ def _added_text(out: Output, result: HostAddResult) -> None:
     name = visible(result.host.get("name"))
     if result.pinned and result.offer:
         out.line(f"{name}: key {result.offer.fingerprint} is trusted from now on")
-    elif result.pinned is False and not result.errors:
-        out.line(f"{name}: its key was known already" if result.offer is None else f"{name}: not trusted")
+    elif not result.errors:
+        out.line(f"{name}: its key was known already")
     if result.known_hosts and result.pinned:
         out.say(f"written to {result.known_hosts}")
     if result.hosts_file:
         out.say(f"added to {result.hosts_file}")
+    if "reachable" in result.host:
+        out.table(check_table([result.host]))
 
 
 def cards(out: Output, names: HostNames = None) -> int:

@@ -286,10 +286,10 @@ def retry(
 
     It goes on from the newest valid checkpoint unless --fresh is given.
     """
-    from jobrunner.service import control
+    from jobrunner.service import retrying
 
     with out.session() as session:
-        return _print_submitted(out, control.retry(session, word, fresh=fresh, elsewhere=elsewhere))
+        return _print_submitted(out, retrying.retry(session, word, fresh=fresh, elsewhere=elsewhere))
 
 
 def hold(out: Output, ids: Ids) -> int:

@@ -68,10 +68,10 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
     for piece in pieces:
         if piece.kind == "data":
             out.write(view.feed(piece.data), flush=True)
-        elif piece.kind == "attempt":
+        elif piece.kind == "attempt" and piece.attempt != attempt:  # the same one again: a link that came back
             out.write(view.close(), flush=True)
             view = LogView(terminal=terminal)
-            if attempt is not None and piece.attempt != attempt:
+            if attempt is not None:
                 out.say(f"--- attempt {piece.attempt} ---")
             attempt = piece.attempt
         else:
@@ -114,7 +114,8 @@ def _as_json_lines(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: b
             if any(payload.values()):
                 out.document({"attempt": attempt, **payload})
         elif piece.kind == "attempt":
-            decoder.reset()
+            if piece.attempt != attempt:
+                decoder.reset()
             attempt = piece.attempt
             out.document({"attempt": attempt, "offset": piece.offset, "size": piece.size})
         elif piece.kind == "note":

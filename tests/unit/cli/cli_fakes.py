@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import jobrunner.service
+from jobrunner.core.errors import HostKeyError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service import results
@@ -133,7 +134,7 @@ class Fake:
             "control.hold": listing,
             "control.release": listing,
             "control.set_priority": listing,
-            "control.retry": submitted,
+            "retrying.retry": submitted,
             "control.attach": 0,
             "logs.follow": [
                 results.LogPiece("attempt", attempt=1, offset=0, size=6),
@@ -234,8 +235,17 @@ OFFER = results.HostKeyOffer("npu-a", "10.0.0.5", "ssh-ed25519", "SHA256:abcDEF"
 
 def adds_unknown_host(session, name, *, address, confirm):
     """A fake `hosts add` of a host that nobody knows yet."""
-    pinned = confirm(OFFER)
-    return results.HostAddResult(host={"name": name, "address": address}, offer=OFFER, pinned=pinned, known_hosts="kh")
+    if not confirm(OFFER):
+        raise HostKeyError("the key of npu-a was not confirmed", host=name, code="hostkey_unknown")
+    return results.HostAddResult(host={"name": name, "address": address}, offer=OFFER, pinned=True, known_hosts="kh")
+
+
+def _story(keep: bool, stop: bool) -> int:
+    """A fake demo, which has a child that writes to the same place."""
+    import subprocess
+
+    print("once upon a time", flush=True)
+    return subprocess.run([sys.executable, "-c", "print('said a child')"], check=False).returncode
 
 
 def _upload(fake: Fake) -> object:
@@ -290,6 +300,8 @@ def _scenario(fake: Fake, name: str) -> None:
         fake.answers["hosts.add"] = adds_unknown_host
     elif name == "upload":
         fake.answers["submit.submit"] = lambda *_, **__: _upload(fake)
+    elif name == "story":
+        fake.answers["demo.demo"] = _story
     elif name == "crash":
         fake.answers["jobs.list_jobs"] = ZeroDivisionError("deep inside")
 

@@ -214,3 +214,21 @@ def test_raw_json_holds_the_exact_bytes(cli, fake):
 
     fake.answers["logs.follow"] = [results.LogPiece("data", data=b"\x00\xff\r\n"), results.LogPiece("end", row=ROW)]
     assert base64.b64decode(cli("logs", "k3", "--raw", "--json").doc["data"]["base64"]) == b"\x00\xff\r\n"
+
+
+def test_a_demo_tells_its_story_on_standard_error(process):
+    import json
+
+    out, err = process("story", "demo", "--json").communicate(timeout=20)
+    assert json.loads(out)["data"] == {"exit_code": 0}
+    assert b"once upon a time" in err and b"said a child" in err
+
+
+@pytest.mark.parametrize("kind", [[], ["spec"], ["hosts"]])
+def test_schemas_are_schemas(cli, kind):
+    import json
+
+    plain = json.loads(cli("schema", *kind).out)
+    jsonschema.Draft202012Validator.check_schema(plain)
+    assert cli("schema", *kind, "--json").doc["data"]["schema"] == plain
+    assert cli("schema", "frob").code == 2

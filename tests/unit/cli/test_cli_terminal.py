@@ -129,14 +129,16 @@ def test_ctrl_c_ends_only_the_looking(process):
     assert code == 130 and "the job goes on" in text and "Traceback" not in text
 
 
-@pytest.mark.parametrize(("answer", "words"), [("y\n", "is trusted from now on"), ("n\n", "not trusted")])
-def test_a_new_key_is_asked_about(process, answer, words):
+@pytest.mark.parametrize(
+    ("answer", "words", "exit_code"), [("y\n", "is trusted from now on", 0), ("n\n", "was not confirmed", 3)]
+)
+def test_a_new_key_is_asked_about(process, answer, words, exit_code):
     terminal = Terminal(process, 100, "newkey", "hosts", "add", "npu-a")
     terminal.read_until("[y/N]")
     assert "SHA256:abcDEF" in terminal.seen
     terminal.type(answer)
     text, code = terminal.finish()
-    assert code == 0 and words in text
+    assert code == exit_code and words in text
 
 
 def test_ctrl_c_at_the_question(process):

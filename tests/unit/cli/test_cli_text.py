@@ -259,13 +259,16 @@ def test_following_tells_of_attempts_and_of_the_end(cli, fake):
         results.LogPiece("data", data=b"half a line"),
         results.LogPiece("note", note="link lost, reconnecting"),
         results.LogPiece("attempt", attempt=1, offset=11, size=11),
+        results.LogPiece("data", data="训".encode()[:2]),
+        results.LogPiece("attempt", attempt=1, offset=13, size=13),
+        results.LogPiece("data", data="训".encode()[2:]),
         results.LogPiece("attempt", attempt=2, offset=0, size=0),
         results.LogPiece("data", data=b"again\n"),
         results.LogPiece("end", row=DONE),
     ]
     ran = cli("logs", "-f", "k3")
     assert ran.code == 0
-    assert ran.out == "half a lineagain\n"
+    assert ran.out == "half a line训again\n"
     assert ran.err == "link lost, reconnecting\n--- attempt 2 ---\nm7d2qqe4rt (训练) FAILED exit 3\n"
 
 
