@@ -107,7 +107,7 @@ def tickets():
 
 
 def publish_leases(layout, running):
-    """Show which cards our running jobs hold (`running`: from `jobs.running`) and other roots' do."""
+    """Show which cards our running jobs hold (`running`: `jobs.running`), and other roots' do."""
     lock = leases.bind_patiently(lock_name("share", str(os.getuid())), 0.5)
     try:
         path = own_folder()
