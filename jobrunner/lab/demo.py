@@ -13,7 +13,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -259,8 +258,7 @@ def _start_python_server(folder: Path, env: dict[str, str]) -> tuple[str, int, i
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            port = int((folder / "port").read_text(encoding="ascii"))
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            port = int((folder / "port").read_text(encoding="ascii"))  # written once it listens
             _left_running.append(process)
             return "python", port, process.pid
         except (OSError, ValueError):

@@ -1,0 +1,93 @@
+"""Every example spec is planned by the real command line, and the demo's own really runs on the demo's host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.lab import demo
+from jobrunner.lab.examples import example, examples_folder
+from jobrunner.lab.story import settings_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the demo's host needs Linux")
+QUICK = ["--set", "args=[--lr, 5e-2, --epochs, 3, --pace, 0]"]
+
+
+def jobrunner(host: demo.DemoHost, *words: str, code: int = 0) -> dict[str, Any]:
+    """One command with --json: its `data`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "jobrunner", *words, "--json"],
+        env={**os.environ, **settings_of(host)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["v"] == 1
+    return dict(document["data"])
+
+
+def start(folder: Path, device: str, cards: int) -> Iterator[demo.DemoHost]:
+    host = demo.start(folder, device, cards)
+    try:
+        yield host
+    finally:
+        demo.stop(folder, grace=1.0)
+
+
+@pytest.fixture(scope="module")
+def npu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.DemoHost]:
+    yield from start(tmp_path_factory.mktemp("npu"), "npu", 4)
+
+
+@pytest.fixture(scope="module")
+def mlu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.DemoHost]:
+    yield from start(tmp_path_factory.mktemp("mlu"), "mlu", 8)
+
+
+def test_every_spec_has_a_plan(npu: demo.DemoHost, mlu: demo.DemoHost) -> None:
+    planned = set()
+    for path in sorted(examples_folder().glob("*.yaml")):
+        host = mlu if path.stem.endswith("mlu") else npu
+        (plan,) = jobrunner(host, "submit", str(path), "--dry-run")["plans"]
+        assert plan["host"] == "demo"
+        planned.add(path.stem)
+    assert planned == {"digits", "resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
+    assert jobrunner(npu, "ls", "--all")["jobs"] == [], "a dry run sends nothing"
+
+
+def test_a_spec_for_another_device_is_not_placed(npu: demo.DemoHost) -> None:
+    jobrunner(npu, "submit", str(example("resnet18_mlu")), "--dry-run", code=2)
+
+
+def test_digits_from_submit_to_its_checkpoint(npu: demo.DemoHost, tmp_path: Path) -> None:
+    (row,) = jobrunner(npu, "submit", str(example("digits")), *QUICK, "--wait")["jobs"]
+    assert (row["state"], row["exit_code"], len(row["cards"])) == ("COMPLETED", 0, 1)
+    found = jobrunner(npu, "checkpoints", row["id"], "--pull", "last", "--to", str(tmp_path / "ckpt"))["checkpoints"]
+    assert [one["step"] for one in found] == [69, 46, 23]
+    assert found[0]["complete"] and found[0]["pulled_to"]
+    assert [path.name for path in (tmp_path / "ckpt").rglob("*") if path.is_file()] == ["step-000069.npz"]
+    jobrunner(npu, "pull", row["id"], "metrics.json", "--to", str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == 69
+
+
+def test_a_retry_goes_on_from_the_checkpoint(npu: demo.DemoHost) -> None:
+    words = ["--set", "args=[--epochs, 3, --pace, 0, --lr, nonsense]"]
+    (row,) = jobrunner(npu, "submit", str(example("digits")), *words, "--wait", code=1)["jobs"]
+    assert (row["state"], row["reason"], row["exit_code"]) == ("FAILED", "exit", 2)
+    (whole,) = jobrunner(npu, "submit", str(example("digits")), *QUICK, "--wait")["jobs"]
+    (again,) = jobrunner(npu, "retry", whole["id"])["jobs"]
+    assert again["retry_of"] == whole["id"]
+    (last,) = jobrunner(npu, "wait", again["id"])["jobs"]
+    assert last["state"] == "COMPLETED"
+    log = jobrunner(npu, "logs", again["id"])
+    assert "going on from" in json.dumps(log)
