@@ -211,17 +211,27 @@ def upload_words(report: Mapping[str, Any]) -> str:
     """What an upload did, in a sentence; empty if there is nothing to tell."""
     if "sent" not in report:
         return ""
-    text = f"sent {report['sent']} files"
+    sent, files = report["sent"], report.get("files")
+    there = files is not None and sent < files
+    text = f"sent {sent} of {plural(files, 'file')}" if there else f"sent {plural(sent, 'file')}"
     if report.get("sent_bytes") is not None:
         text += f" ({size(report['sent_bytes'])})"
-    if report.get("skipped"):
-        text += f", {report['skipped']} were there already"
-    biggest = [f"{visible(path)} {size(count)}" for path, count in list(report.get("biggest") or [])[:3]]
-    if biggest and report["sent"]:
+    if there:
+        text += ", the others were there already"
+    biggest = [f"{path} {size(count)}" for path, count in list(report.get("biggest") or [])[:3]]
+    if biggest and sent:
         text += "; biggest: " + ", ".join(biggest)
+    if report.get("skipped"):
+        text += f"; left out by rule: {_left_out(report['skipped'], report.get('left_out') or [])}"
     if report.get("commit"):
         text += f"; commit {str(report['commit'])[:12]}" + (" with changes" if report.get("dirty") else "")
     return text
+
+
+def _left_out(count: int, entries: list[Mapping[str, Any]]) -> str:
+    named = [f"{entry.get('path')} ({entry.get('rule')})" for entry in entries[:3]]
+    more = count - len(named)
+    return ", ".join(named) + (f" and {more} more" if named and more > 0 else "" if named else str(count))
 
 
 def findings_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -49,7 +49,8 @@ class Listing(Result):
 class SubmitResult(Result):
     """Jobs that their hosts have (or, for a dry run, would get).
 
-    `report`  what the upload did: `sent`, `skipped` (files), `sent_bytes`, `skipped_bytes`, `biggest`
+    `report`  what the upload did: `files`, `bytes` (of the code), `sent`, `sent_bytes` (the rest was there already),
+              `skipped` and `left_out` (files that a rule keeps here: dicts of `path rule source`), `biggest`
               ([[path, bytes], …]), `commit`, `dirty`; whatever is unknown is missing.
     `plans`   only for a dry run, one dict a job: `name`, `file`, `host`, `device`, `cards`, `command` (text), `files`,
               `bytes`, `why` (why this host), `spec` (as resolved).

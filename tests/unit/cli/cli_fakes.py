@@ -117,7 +117,7 @@ class Fake:
 
     def _defaults(self) -> None:
         listing = results.Listing(rows=[ROW, DONE], notes={ROW.id: "held"})
-        submitted = results.SubmitResult(rows=[ROW], report={"sent": 3, "skipped": 2, "sent_bytes": 2048})
+        submitted = results.SubmitResult(rows=[ROW], report={"files": 5, "sent": 3, "sent_bytes": 2048})
         self.answers = {
             "submit.submit": submitted,
             "jobs.list_jobs": listing,

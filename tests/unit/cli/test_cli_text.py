@@ -166,7 +166,7 @@ def test_hosts(cli):
 def test_submit(cli, fake):
     ran = cli("submit", "a.yaml", "b.yaml", "--host", "npu-a", "--set", "a.b=v", "--set", "c=d=e", "--large")
     assert ran.code == 0 and "k3f9x2a1bc" in ran.out
-    assert ran.err == "sent 3 files (2.0 kB), 2 were there already\n"
+    assert ran.err == "sent 3 of 5 files (2.0 kB), the others were there already\n"
     _, arguments, options = fake.calls[-1]
     assert [str(path) for path in arguments[1]] == ["a.yaml", "b.yaml"]
     assert options == {"host": "npu-a", "overrides": ["a.b=v", "c=d=e"], "dry_run": False, "large": True}
@@ -306,3 +306,19 @@ def test_timings_and_the_hosts_file(cli, fake):
 def test_warnings_come_once_and_on_standard_error(cli, fake):
     fake.answers["jobs.list_jobs"] = results.Listing(rows=[ROW], warnings=["mind this", "mind this"])
     assert cli("ls").err == "warning: mind this\n"
+
+
+def test_what_an_upload_tells():
+    from jobrunner.cli.views import upload_words
+
+    assert upload_words({}) == ""
+    assert upload_words({"files": 1, "sent": 1, "sent_bytes": 9, "biggest": [["a.py", 9]], "commit": "ab" * 20}) == (
+        "sent 1 file (9 B); biggest: a.py 9 B; commit abababababab"
+    )
+    left_out = [{"path": f"{n}.bin", "rule": "*.bin", "source": ".gitignore"} for n in range(4)]
+    assert upload_words(
+        {"files": 2, "sent": 0, "sent_bytes": 0, "skipped": 4, "left_out": left_out, "dirty": True}
+    ) == (
+        "sent 0 of 2 files (0 B), the others were there already; "
+        "left out by rule: 0.bin (*.bin), 1.bin (*.bin), 2.bin (*.bin) and 1 more"
+    )
