@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 PATH="$(pwd)/.venv/bin:$PATH"
 vermin -q --no-tips --violations -t=3.6- --backport argparse --eval-annotations jobrunner/agent jobrunner/lab/tools
 for python in python3.6 python3.7 python3.8 python3.9 "$HOME"/.pyenv/versions/3.[6-9].*/bin/python; do
-    command -v "$python" >/dev/null 2>&1 || continue
+    "$python" -c pass >/dev/null 2>&1 || continue  # also a shim that leads nowhere
     PYTHONDONTWRITEBYTECODE=1 "$python" - jobrunner/agent jobrunner/lab/tools <<'PY'
 import os, sys
 for top in sys.argv[1:]:
