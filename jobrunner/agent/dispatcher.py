@@ -86,6 +86,7 @@ class Dispatcher:
         self.warned = set()
 
     def run(self):
+        procs.name_process(b"jr-dispatch")
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         signal.signal(signal.SIGCHLD, _nothing)
         self.settle_unfinished()

@@ -14,6 +14,7 @@ from . import clock
 MARK = b"JOBRUNNER_JOB_ID="
 OWN_MARK = b"JOBRUNNER_AGENT"  # in the environment of our own processes, which never belong to a job by descent alone
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -209,6 +210,11 @@ def become_subreaper():
 def die_with_parent(number):
     """This process gets a signal when its parent dies; 0 ends that."""
     return prctl(_PR_SET_PDEATHSIG, number)
+
+
+def name_process(name):
+    """Show this process under a name (at most 15 bytes) in `ps -o comm` and `top`."""
+    return prctl(_PR_SET_NAME, name)
 
 
 def close_all_but(keep):

@@ -95,7 +95,7 @@ def read(path, name):
 
 
 def tickets():
-    """`[(uid, ticket)]` of the other users who wait now: those whose dispatcher holds the lock that its ticket names."""
+    """`[(uid, ticket)]` of the others who wait now: whose dispatcher holds the lock that its ticket names."""
     held = leases.held_names()
     found = []
     for uid, path in folders():
@@ -107,7 +107,7 @@ def tickets():
 
 
 def publish_leases(layout, running):
-    """Show which cards our running jobs hold (`running`: `jobs.running`), and other roots' do."""
+    """Show which cards our running jobs hold (`running`: `jobs.running`), and other roots."""
     lock = leases.bind_patiently(lock_name("share", str(os.getuid())), 0.5)
     try:
         path = own_folder()

@@ -39,6 +39,7 @@ class Supervisor:
 
     def run(self):
         """The whole life of an attempt. Returns the exit code of the supervisor itself."""
+        procs.name_process(b"jr-supervise")
         self.catch_signals()
         self.oom_before = evidence.oom_counts()
         try:
@@ -126,6 +127,7 @@ class Supervisor:
     def in_child(self, status, wait, others):
         """In the command's process: keep what it is to inherit, close the rest, wait for the start to be committed."""
         procs.die_with_parent(signal.SIGKILL)
+        procs.name_process(b"jr-setup")
         for descriptor in others:
             os.close(descriptor)
         os.setsid()

@@ -26,7 +26,9 @@ def test_life(tmp_path: Path, python: str) -> None:
     with agent_host(tmp_path, python=python) as host:
         runs = Runs(host)
         tree = Tree().file("train.py", SCRIPT)
-        view = runs.submit("alifejob1", tree=tree, command={"script": "train.py", "args": ["--lr", "5e-5", "$HOME '\n\""]})
+        view = runs.submit(
+            "alifejob1", tree=tree, command={"script": "train.py", "args": ["--lr", "5e-5", "$HOME '\n\""]}
+        )
         assert view["state"] in ("QUEUED", "RUNNING")
         view = runs.final("alifejob1")
         assert (view["state"], view["exit_code"], view["reason"]) == ("COMPLETED", 0, None), runs.log("alifejob1")
@@ -43,7 +45,7 @@ def test_life(tmp_path: Path, python: str) -> None:
         answer = runs.channel.ask("stop", ids=["alifejob3"], wait_s=10)
         assert answer["jobs"]["alifejob3"]["state"] == "CANCELLED" and answer["left"] == {}
         assert of_job("alifejob3") == []
-        until(lambda: not runs.agents("dispatcher"), what="the dispatcher ends with the queue")
+        until(lambda: not runs.dispatcher(), what="the dispatcher ends with the queue")
         kinds = [event["kind"] for event in runs.events("alifejob3")]
         assert kinds == ["submitted", "queued", "started", "cancel", "stopping", "ended", "final"]
 

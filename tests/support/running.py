@@ -72,14 +72,14 @@ class Runs:
 
     def dispatcher(self) -> int:
         """The pid of the dispatcher, or 0."""
-        return next(iter(self.agents("dispatcher")), 0)
+        return next(iter(self.agents("jr-dispatch")), 0)
 
-    def agents(self, module: str) -> list[int]:
-        """Pids of this host's own processes that were started as `module`."""
+    def agents(self, *names: str) -> list[int]:
+        """Pids of this host's own processes with one of these names: jr-dispatch, jr-supervise, jr-setup."""
         found = []
         for pid in living(f"JOBRUNNER_LEASE_SCOPE={self.host.scope}"):
             with contextlib.suppress(OSError):
-                if f"jobrunner-{module}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if Path(f"/proc/{pid}/comm").read_text().strip() in names:
                     found.append(pid)
         return found
 
