@@ -59,8 +59,9 @@ class Table:
 
         widths = fit(self.columns, self._natural_widths(), columns)
         heads = [Cell(column.title, "bold") for column in self.columns]
-        text = Text(no_wrap=True, end="")
-        for row in [heads, *self.rows]:
+        text = Text(no_wrap=True)
+        for line, row in enumerate([heads, *self.rows]):
+            text.append("\n" if line else "")
             shown = [
                 (pad(shorten(cell.text, room), room, right=column.right), cell.style)
                 for cell, column, room in zip(row, self.columns, widths, strict=True)
@@ -68,7 +69,6 @@ class Table:
             ]
             for number, (piece, style) in enumerate(shown):
                 text.append(GAP if number else "").append(piece, style)
-            text.append("\n")
         return text
 
     def _natural_widths(self) -> list[int]:

@@ -212,11 +212,11 @@ def upload_words(report: Mapping[str, Any]) -> str:
     if "sent" not in report:
         return ""
     sent, files = report["sent"], report.get("files")
-    there = files is not None and sent < files
-    text = f"sent {sent} of {plural(files, 'file')}" if there else f"sent {plural(sent, 'file')}"
+    whole = files is None or sent >= files
+    text = f"sent {plural(sent, 'file')}" if whole else f"sent {sent} of {plural(files or 0, 'file')}"
     if report.get("sent_bytes") is not None:
         text += f" ({size(report['sent_bytes'])})"
-    if there:
+    if not whole:
         text += ", the others were there already"
     biggest = [f"{path} {size(count)}" for path, count in list(report.get("biggest") or [])[:3]]
     if biggest and sent:

@@ -88,10 +88,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def process(environ: dict[str, str]):
     """Starts the program in a process of its own: `process("flood", "logs", "x", stdout=…)`."""
 
-    def start(scenario: str, *arguments: str, env: dict[str, str] | None = None, **options: Any):
+    def start(scenario: str, *arguments: str, env: dict[str, str | None] | None = None, **options: Any):
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         command = [sys.executable, str(HERE / "cli_fakes.py"), scenario, *arguments]
-        started.append(subprocess.Popen(command, env={**environ, **(env or {})}, **options))
+        wanted = {key: value for key, value in {**environ, **(env or {})}.items() if value is not None}
+        started.append(subprocess.Popen(command, env=wanted, **options))
         return started[-1]
 
     started: list[subprocess.Popen[Any]] = []

@@ -322,3 +322,29 @@ def test_what_an_upload_tells():
         "sent 0 of 2 files (0 B), the others were there already; "
         "left out by rule: 0.bin (*.bin), 1.bin (*.bin), 2.bin (*.bin) and 1 more"
     )
+
+
+COMMANDS = (
+    "init submit ls show logs wait cancel retry hold release priority attach checkpoints pull cards doctor why explain "
+    "adopt gc schema demo"
+)
+HOST_COMMANDS = ("ls", "check", "add", "drain", "undrain")
+
+
+def test_every_command_has_help_with_an_example(cli):
+    commands = [[name] for name in COMMANDS.split()] + [["hosts", name] for name in HOST_COMMANDS]
+    for words in commands:
+        ran = cli(*words, "--help")
+        assert ran.code == 0 and f"Example:\n    jobrunner {' '.join(words)}" in ran.out, words
+        assert ("--json" in ran.out) == (words != ["attach"])
+        assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_no_other_commands_are_there():
+    import typer
+
+    from jobrunner.cli.app import app
+
+    program = typer.main.get_command(app)
+    assert set(program.commands) == {*COMMANDS.split(), "hosts"}
+    assert set(program.commands["hosts"].commands) == set(HOST_COMMANDS)
