@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.support.agentproc import agent_host, until
 from tests.support.running import FINAL, Runs, gone, kill, of_job
 

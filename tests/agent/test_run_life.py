@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.support.agentproc import Tree, agent_host, pythons, until
 from tests.support.running import Runs, of_job
 

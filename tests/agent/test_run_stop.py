@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.support.agentproc import Tree, agent_host, until
 from tests.support.running import Runs, gone, of_job
 
