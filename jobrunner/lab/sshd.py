@@ -65,7 +65,7 @@ class LoopbackHost:
     """One SSH server in `folder`. `alias` names it in its `ssh_config`; `env` is set for every session there.
 
     `max_sessions` and `max_startups` are the server's own limits; `user` is who logs in with the user key; `lines` are
-    further lines of sshd_config; `wrapper` is put before the server's command (it must end in an exec of it).
+    lines of sshd_config that win over ours; `wrapper` is put before the server's command (it must end in an exec of it).
     """
 
     folder: Path
@@ -190,6 +190,7 @@ class LoopbackHost:
         if os.getuid() == 0:
             os.makedirs("/run/sshd", 0o755, exist_ok=True)  # sshd insists on it when it runs as root
         lines = [
+            *self.lines,  # first, since sshd keeps the first value that it meets
             f"Port {self.port}",
             "ListenAddress 127.0.0.1",
             f'HostKey "{self.folder / "host_key"}"',
@@ -204,7 +205,6 @@ class LoopbackHost:
             "LogLevel VERBOSE",
             f"MaxSessions {self.max_sessions}",
             f"MaxStartups {self.max_startups}",
-            *self.lines,
         ]
         if self.env:
             lines.append("SetEnv " + " ".join(_set_env(name, value) for name, value in self.env.items()))

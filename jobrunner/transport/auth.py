@@ -31,7 +31,10 @@ _PEM = {"RSA": paramiko.RSAKey, "EC": paramiko.ECDSAKey}
 
 @dataclass(frozen=True)
 class KeyFile:
-    """What a private key file says without being opened: its public part (if it shows), and whether it is encrypted."""
+    """What a key file says without being opened: its public part (if it shows), and whether it is encrypted.
+
+    `kind` is the key's type, or the word of an older format (RSA, EC), or `public` where there is no private part.
+    """
 
     path: str
     kind: str
@@ -79,9 +82,11 @@ def inspect_key(path: str) -> KeyFile | None:
         data = b""
     public = _public_beside(path)
     if not data:
-        return KeyFile(path, "", public, True) if public else None
+        return KeyFile(path, "public", public, False) if public else None
     match = re.search(rb"-----BEGIN (?:(\w+) )?(ENCRYPTED )?PRIVATE KEY-----", data)
     word = match[1].decode() if match and match[1] else ""
+    if match is None and public:
+        return KeyFile(path, "public", public, False)
     if word != "OPENSSH":
         return KeyFile(path, word, public, b"ENCRYPTED" in data)
     try:
@@ -161,7 +166,7 @@ def _keys(attempt: _Attempt, agents: list[AgentAt]) -> Iterator[tuple[str, Any]]
     for found in files:
         if found.public in used:
             continue
-        if found.encrypted and found.public in ask_agent():
+        if (found.encrypted or found.kind == "public") and found.public in ask_agent():
             used.add(found.public)
             yield f"{found.path} (from the agent)", held[found.public]
         else:
@@ -181,9 +186,12 @@ def _agent_label(key: Any) -> str:
 def _load(attempt: _Attempt, found: KeyFile) -> Iterator[Any]:
     """The private key of a file: with its certificate if there is one, then plain. Nothing where it stays locked."""
     passphrase = None
+    if found.kind == "public":
+        attempt.notes.append(f"{found.path}: only its public half is here, and no agent holds it")
+        return
     if found.encrypted:
         source = attempt.target.settings.passphrase
-        passphrase = source(found.path) if source and found.kind else None
+        passphrase = source(found.path) if source else None
         if passphrase is None:
             attempt.locked.append(found.path)
             return

@@ -47,17 +47,22 @@ def install():
     data = b"".join(data)
     if hashlib.sha256(data).hexdigest()[:len(name)] == name:
         aside = tree + "." + str(os.getpid()) + ".tmp"
-        with open(aside + ".pyz", "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        with zipfile.ZipFile(aside + ".pyz") as packed:
-            packed.extractall(aside)
         try:
-            os.rename(aside, tree)
-        except OSError:
-            shutil.rmtree(aside)
-        os.rename(aside + ".pyz", tree + ".pyz")
+            with open(aside + ".pyz", "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            with zipfile.ZipFile(aside + ".pyz") as packed:
+                packed.extractall(aside)
+            try:
+                os.rename(aside, tree)
+            except OSError:
+                pass
+            os.rename(aside + ".pyz", tree + ".pyz")
+        finally:
+            shutil.rmtree(aside, True)
+            if os.path.exists(aside + ".pyz"):
+                os.unlink(aside + ".pyz")
     else:
         fail("the agent arrived damaged")
 if sys.version_info < (3, 6):

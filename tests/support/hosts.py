@@ -146,7 +146,10 @@ def private_etc(folder: Path, accounts: Sequence[tuple[str, str, Path]]) -> list
 
 
 class ServerOf:
-    """A TCP server on loopback for the length of a `with`: each connection is handed to `serve(sock)` in a thread."""
+    """A TCP server on loopback for the length of a `with`: each connection is handed to `serve(sock)` in a thread.
+
+    What the client still sends afterwards is read and forgotten, until it closes.
+    """
 
     def __init__(self, serve: Any) -> None:
         import socket
@@ -171,8 +174,12 @@ class ServerOf:
     def _run(self, sock: Any) -> None:
         try:
             self._serve(sock)
+            while sock.recv(65536):
+                pass
         except OSError:
             pass
+        finally:
+            sock.close()
 
     def __enter__(self) -> ServerOf:
         self._thread.start()
