@@ -136,6 +136,8 @@ def explain(kind, tool, answer, timeout_s):
         message = "{} does not find its libraries: {}".format(tool, _why(answer, timeout_s))
         remedy = "they are looked for in {}: install the driver, or have the administrator make them known (ldconfig)"
         return _error("library_missing", message, remedy.format(":".join(kind.library_path)))
+    if answer.code == 127 and "not found" in said:
+        return _missing(kind)
     if answer.code:
         return _error("tool_failed", "{} failed with {}".format(tool, _why(answer, timeout_s)), by_hand)
     message = "{} answered in a form that is not known here".format(tool)

@@ -111,11 +111,9 @@ def new_card(index):
 
 
 def blank(card):
-    """Forget what a card's own lines said, as they may be another card's; its index, model and processes stay."""
+    """Forget what a card's own lines said, as they may be another card's; its index and processes stay."""
     fresh = new_card(card["index"])
-    for key in ("memory_used_mb", "memory_total_mb", "utilization", "temperature_c", "power_w", "bus_id",
-                "health", "health_text"):  # fmt: skip
-        card[key] = fresh[key]
+    card.update((key, value) for key, value in fresh.items() if key not in ("processes", "doubts"))
 
 
 def new_process(pid, name=None, memory_mb=None):

@@ -86,7 +86,7 @@ def _card(index, row):
 
 def _attach(reading, uuids, text):
     """Put the processes on their cards, by UUID, or by bus id where a UUID is not unique."""
-    rows = parse_csv(text, ("pid",), free_text="process_name")
+    rows = parse_csv(text, ("pid", "process_name"), free_text="process_name")
     if rows is None:
         for card in reading.cards:
             doubt(card, "the tool did not say which processes use the card")

@@ -38,6 +38,8 @@ def parse_table(text):
             first = _unpaired(table, first)
             if tables.is_border(line) and shape and (table.processes or table.unread or table.ended):
                 table.ended = True
+            elif table.listed and line.lstrip().startswith("|") and not tables.is_border(line):
+                table.unread = True
             continue
         names = [_joined(cell).split() for cell in row]
         flat = [title for cell in names for title in cell]
@@ -198,7 +200,7 @@ def parse(answers):
             doubt(cards[index], "the tool shows this card twice, differently")
         else:
             cards[index] = card
-    _suspect(cards)
+    _suspect(cards, details)
     for index, said in details.items():
         card = cards.setdefault(index, new_card(index))
         last = index == max(list(cards) + list(details))
@@ -238,10 +240,11 @@ def _card(index, said, whole, titles):
     return card
 
 
-def _suspect(cards):
+def _suspect(cards, details):
     """Where the lines of the next card are missing, a card's second line may be that one's: forget its values."""
+    last = max(list(cards) + list(details) + [0])
     for index in cards:
-        if index + 1 not in cards and index != max(cards):
+        if index + 1 not in cards and index != last:
             blank(cards[index])
             doubt(cards[index], "the lines of the card after it are missing from the tool's table")
 

@@ -19,20 +19,27 @@ def parse(answers):
     placed = _place(_distinct(table), mapping, table)
     cards = {}
     for index, row in placed:
-        cards[index] = _card(index, row, answers) if index not in cards else _contradiction(cards[index])
+        twice = row.twice or index in cards
+        cards[index] = _card(index, row, answers)
+        if twice:
+            blank(cards[index])
+            doubt(cards[index], "the tool shows this card twice, differently")
     _suspect(placed, cards, mapping, table)
     for key, entry in sorted((mapping or {}).items()):
         if entry[0] not in cards and table.rows:
-            card = cards[entry[0]] = new_card(entry[0])
-            card["model"], card["board"] = entry[2], key[0]
-            doubt(card, "the tool's table shows no line for this card")
+            doubt(cards.setdefault(entry[0], new_card(entry[0])), "the tool's table shows no line for this card")
+        if entry[0] in cards:
+            cards[entry[0]]["board"] = key[0]
+            cards[entry[0]]["model"] = cards[entry[0]]["model"] or entry[2]
     _attach(placed, cards, table, answers)
     return Reading([cards[index] for index in sorted(cards)], table.version, table.driver, table.warnings)
 
 
 def _distinct(table):
-    """Rows without those that show one die twice (soft-shared containers); `row.same` lists their (npu, chip)."""
-    found, seen = [], {}
+    """Rows without those that show one die twice (soft-shared containers); `row.same` lists their (npu, chip).
+
+    Of rows that say different things about one chip the first stays, marked `twice`."""
+    found, seen, chips = [], {}, {}
     for row in table.rows:
         bus = tables.bus_id(row.said.get("Bus-Id"))
         mark = (row.npu, row.phy, bus)
@@ -40,8 +47,10 @@ def _distinct(table):
             mark = (row.npu, row.chip, row.device, bus, str(sorted(row.said.items())))
         if mark in seen:
             seen[mark].same.append((row.npu, row.chip))
+        elif (row.npu, row.chip) in chips:
+            chips[row.npu, row.chip].twice = True
         else:
-            seen[mark] = row
+            seen[mark] = chips[row.npu, row.chip] = row
             found.append(row)
     return found
 
@@ -99,14 +108,11 @@ def _card(index, row, answers):
     return card
 
 
-def _contradiction(card):
-    blank(card)
-    doubt(card, "the tool shows this card twice, differently")
-    return card
-
-
 def _suspect(placed, cards, mapping, table):
-    """Where the lines of the next card are missing, a card's second line may be that one's: forget its values."""
+    """Where lines are missing, the two lines of a card may be of two cards: forget what they say.
+
+    That is where the card after it is not shown, or an earlier chip of the same board."""
+    keys = {key for row in table.rows for key in row.same}
     shown = [_number(row) for row in table.rows]
     if mapping:
         order = [mapping[key][0] for key in sorted(mapping)]
@@ -117,9 +123,11 @@ def _suspect(placed, cards, mapping, table):
     for index, row in placed:
         here = shown[table.rows.index(row)]
         after = [value for value in order[order.index(here) + 1 :] if value != here] if here in order else []
-        if after and after[0] not in shown and not row.elided_after and any(value in shown for value in after):
+        sibling = (row.npu, row.chip - 1) if row.chip else None
+        alone = sibling is not None and sibling not in keys and (not mapping or sibling in mapping)
+        if alone or (after and after[0] not in shown and not row.elided_after):
             blank(cards[index])
-            doubt(cards[index], "the lines of the card after it are missing from the tool's table")
+            doubt(cards[index], "the lines of the card next to it are missing from the tool's table")
 
 
 def _number(row):
@@ -147,6 +155,8 @@ def _attach(placed, cards, table, answers):
     for index, row in placed:
         if table.unread & {None, row.npu}:
             doubt(cards[index], "a line of the process table was not understood")
+        elif table.listed is None and table.warnings:
+            doubt(cards[index], "lines of the tool's table were not understood, and it lists no processes")
         elif table.listed is not None and row.npu not in table.listed:
             doubt(cards[index], "the process table ends before this card")
 

@@ -18,6 +18,7 @@ class Row:
         self.phy = tables.integer(said.get("Phy-ID"))
         self.elided_after = False
         self.same = [(self.npu, self.chip)]
+        self.twice = False
         self.titles = frozenset()
 
     def memory(self):
@@ -54,6 +55,8 @@ def parse_info(text):
             first = _unpaired(table, first)
             if line.strip() and not tables.is_border(line) and line.lstrip()[0] == "|":
                 table.warnings.append("a cut line was passed over: {}".format(line.strip()[:60]))
+                if process_header is not None:
+                    table.unread.add(None)
             continue
         names = tables.titles(row)
         flat = [title for cell in names for title in cell]

@@ -1,0 +1,117 @@
+"""Which cards a job gets, by what links them; and the variables by which it sees them."""
+
+import pytest
+
+from jobrunner.agent.accelerators import KINDS, visible
+
+
+def host(model, count, chips=1, boards=None):
+    return [
+        {"index": index, "model": model, "board": (boards or range(count))[index // chips]} for index in range(count)
+    ]
+
+
+def choose(device, free, count, cards):
+    found, reason = KINDS[device].choose(free, count, cards)
+    assert (found is None) == bool(reason)
+    if found is not None:
+        assert len(found) == count and set(found) <= set(free) and found == sorted(found)
+    return found if found is not None else reason
+
+
+def test_910a_stays_inside_one_ring_of_four():
+    cards = host("910A", 8)
+    assert choose("npu", [0, 1, 4, 5, 6], 2, cards) == [0, 1], "the ring with just two free first"
+    assert choose("npu", [2, 4, 5, 6], 1, cards) == [2], "one free first, then three, two, four"
+    assert choose("npu", [0, 1, 4, 5, 6], 1, cards) == [4]
+    assert choose("npu", [0, 1, 2, 4, 5, 6, 7], 4, cards) == [4, 5, 6, 7]
+    assert choose("npu", range(8), 8, cards) == list(range(8))
+    assert "no group of 4" in choose("npu", [0, 4], 2, cards)
+    assert "1, 2, 4, 8" in choose("npu", range(8), 3, cards)
+    assert "1, 2, 4, 8" in choose("npu", range(8), 6, cards)
+
+
+def test_910a_rings_follow_the_board_numbers_in_a_container():
+    cards = host("910A", 4, boards=[2, 3, 4, 5])
+    assert choose("npu", [0, 1, 2, 3], 2, cards) == [0, 1]
+    assert "no group" in choose("npu", [1, 2], 2, cards)
+
+
+def test_910b_with_sixteen_cards_has_two_groups_of_eight():
+    cards = host("910B2C", 16)
+    assert choose("npu", range(16), 8, cards) == list(range(8))
+    assert choose("npu", [0, 1, 2, *range(8, 16)], 3, cards) == [0, 1, 2], "the fullest group that fits"
+    assert choose("npu", [0, 1, 2, *range(8, 16)], 4, cards) == [8, 9, 10, 11]
+    assert "only all 16" in choose("npu", range(16), 9, cards)
+    assert choose("npu", range(16), 16, cards) == list(range(16))
+    assert "no group of 8" in choose("npu", [0, 1, 2, 3, 12, 13, 14, 15], 8, cards)
+
+
+def test_910b_with_eight_cards_takes_any_and_prefers_one_half():
+    cards = host("910B3", 8)
+    assert choose("npu", [0, 1, 3, 4, 5, 6, 7], 4, cards) == [4, 5, 6, 7]
+    assert choose("npu", [0, 4, 5, 6, 7], 1, cards) == [0]
+    assert choose("npu", [0, 1, 5], 3, cards) == [0, 1, 5]
+    assert choose("npu", range(8), 5, cards) == [0, 1, 2, 3, 4]
+
+
+def test_a3_keeps_the_two_dies_of_a_board_together():
+    cards = host("Ascend910", 16, chips=2)
+    assert choose("npu", [1, 2, 3], 2, cards) == [2, 3]
+    assert choose("npu", [1, 2, 3], 1, cards) == [1], "the half-used board first"
+    assert choose("npu", [1, 2, 3, 4, 5], 3, cards) == [1, 2, 3]
+    assert choose("npu", [1, 2], 2, cards) == [1, 2], "two halves if there is nothing better"
+
+
+def test_310_boards():
+    duo = host("310P3", 8, chips=2, boards=[1, 2, 4, 5])
+    assert choose("npu", [1, 4, 5], 2, duo) == [4, 5]
+    four = host("310", 8, chips=4)
+    assert choose("npu", [3, 4, 5, 6], 1, four) == [3]
+    assert choose("npu", [0, 1, 2, 3, 5, 6, 7], 3, four) == [5, 6, 7]
+
+
+def test_mlu370_x8_boards_hold_two_cards():
+    cards = host("MLU370-X8", 8)
+    for card in cards:
+        card["board"] = None
+    assert choose("mlu", [1, 2, 3, 6], 2, cards) == [2, 3]
+    assert choose("mlu", [1, 2, 3, 6], 1, cards) == [1]
+    assert choose("mlu", [1, 2, 3, 6], 3, cards) == [1, 2, 3]
+
+
+def test_unknown_models_and_gpus_take_the_lowest():
+    assert choose("gpu", [2, 5, 7], 2, host("NVIDIA RTX A6000", 8)) == [2, 5]
+    assert choose("npu", [7, 2, 5], 2, host("xxx", 8)) == [2, 5]
+    assert choose("npu", [0, 1], 2, host(None, 2)) == [0, 1]
+
+
+def test_cards_of_two_models_are_not_mixed():
+    cards = host("NVIDIA RTX A6000", 2) + [{"index": i, "model": "NVIDIA H100", "board": None} for i in (2, 3)]
+    assert choose("gpu", [1, 2, 3], 2, cards) == [2, 3]
+    assert "one model" in choose("gpu", [0, 1, 2, 3], 3, cards)
+
+
+def test_too_few():
+    cards = host("910B3", 8)
+    assert choose("npu", [], 0, cards) == []
+    assert "1 are free" in choose("npu", [3], 2, cards)
+    assert "the host has 8" in choose("npu", range(8), 9, cards)
+    assert "0 are free" in choose("npu", [17], 1, cards), "a card that the host has not is not free"
+
+
+@pytest.mark.parametrize(("device", "variable"), [
+    ("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("mlu", "MLU_VISIBLE_DEVICES"), ("gpu", "CUDA_VISIBLE_DEVICES"),
+])  # fmt: skip
+def test_visible_devices_are_ascending_without_blanks_or_repeats(device, variable):
+    assert visible(device, [10, 2, 1, 2])[variable] == "1,2,10"
+    assert set(visible(device, [0])) <= {variable, "CUDA_DEVICE_ORDER"}
+
+
+def test_without_cards_all_variables_are_set_and_empty():
+    empty = {"ASCEND_RT_VISIBLE_DEVICES": "", "MLU_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
+    assert visible("npu", []) == visible("cpu", []) == empty
+
+
+def test_gpus_are_numbered_as_nvidia_smi_numbers_them():
+    assert visible("gpu", [1])["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
