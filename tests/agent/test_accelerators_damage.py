@@ -87,8 +87,12 @@ def wrong(found, true, lists_processes=True):
 
 def insert_cell(lines, at):
     """A further column for card rows and for process rows, in headers and rows alike."""
-    return ["|".join([*line.split("|")[: at + 1], " 7 ", *line.split("|")[at + 1 :]]) if line.count("|") > 3 and not re.match(r"[+|][-=+]", line)
-            else line for line in lines]  # fmt: skip
+    found = []
+    for line in lines:
+        parts = line.split("|")
+        border = re.match(r"[+|][-=+]", line)
+        found.append(line if border or len(parts) < 5 else "|".join([*parts[: at + 1], " 7 ", *parts[at + 1 :]]))
+    return found
 
 
 def stretched(found, chance):

@@ -154,7 +154,8 @@ def test_compute_apps_find_their_card_by_bus_where_uuids_are_not_unique():
     gpus = (
         "index, uuid, pci.bus_id, memory.total [MiB], memory.used [MiB], utilization.gpu [%], name\n"
         "0, GPU-00000000-0000-0000-0000-000000000000, 00000000:00:08.0, 81559 MiB, 4 MiB, 0 %, NVIDIA H100 80GB HBM3\n"
-        "1, GPU-00000000-0000-0000-0000-000000000000, 00000000:00:09.0, 81559 MiB, 19798 MiB, 0 %, NVIDIA H100 80GB HBM3\n"
+        "1, GPU-00000000-0000-0000-0000-000000000000, 00000000:00:09.0, 81559 MiB, 19798 MiB, 0 %, "
+        "NVIDIA H100 80GB HBM3\n"
     )
     first, second = KINDS["gpu"].parse({"gpus": gpus, "apps": text("nvidia-compute-apps-csv-h100-load.txt")}).cards
     assert first["processes"] == [] and first["doubts"] == []
