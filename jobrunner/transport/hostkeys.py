@@ -143,7 +143,7 @@ class KnownHosts:
         name = config.lookup_name
         self.config = config
         self.entries = [entry for entry in entries if entry.covers(name)]
-        # A key kept without a port counts for any port, but only to accept: OpenSSH's rule.
+        # OpenSSH's rule: where nothing is known with the port, a key kept without one is accepted, but never missed.
         bare = config.hostname.lower()
         other_port = name != bare and not config.host_key_alias
         self.portless = [entry for entry in entries if entry.covers(bare)] if other_port else []
@@ -164,15 +164,13 @@ class KnownHosts:
             if revoked:
                 return revoked
         plain = [entry for entry in self.entries if not entry.marker]
-        for entry in (*plain, *(e for e in self.portless if not e.marker)):
+        portless = [entry for entry in self.portless if not entry.marker]
+        for entry in plain or portless:
             if entry.key == offered:
                 return Verdict("ok", offered, entry)
-        same_type = [entry for entry in plain if entry.key.type == offered.type]
-        if same_type:
-            return Verdict("changed", offered, same_type[0])
         if plain:
-            kinds = ", ".join(sorted({entry.key.type for entry in plain}))
-            return Verdict("unknown", offered, plain[0], f"known for this host are only keys of type {kinds}")
+            same_type = [entry for entry in plain if entry.key.type == offered.type]
+            return Verdict("changed", offered, (same_type or plain)[0])
         if any(entry.marker == "cert-authority" for entry in self.entries):
             return Verdict("unknown", offered, None, "only a certificate authority is known for it; pin its plain key")
         return Verdict("unknown", offered)
@@ -220,7 +218,7 @@ def _refusal(config: HostConfig, verdict: Verdict) -> HostKeyError:
         assert verdict.known is not None
         return HostKeyError(
             f"{config.alias} ({config.lookup_name}) shows another host key than the one known: it shows {shown}, "
-            f"{place} has {verdict.known.key.fingerprint}",
+            f"{place} has {verdict.known.key.type} {verdict.known.key.fingerprint}",
             host=config.alias,
             code="hostkey_changed",
             remedy="Somebody may be listening in. If its administrator confirms the new key, remove the old one with "
