@@ -23,11 +23,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the demo's host
 
 def start(folder: Path, server: str, monkeypatch: pytest.MonkeyPatch, **more: object) -> demo.DemoHost:
     """A host of that kind; `python` on a machine that seems to have no sshd."""
-    if server == "python":
-        monkeypatch.setattr("jobrunner.lab.sshd._PLACES", ())
-        monkeypatch.setenv("PATH", str(folder.parent))
-    host = demo.start(folder, **more)  # type: ignore[arg-type]
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        if server == "python":
+            patched.setattr("jobrunner.lab.sshd._PLACES", ())
+            patched.setenv("PATH", str(folder.parent))
+        host = demo.start(folder, **more)  # type: ignore[arg-type]
     assert host.server == server
     return host
 
