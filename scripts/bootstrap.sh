@@ -84,7 +84,7 @@ make_venv() {
 install_packages() {
     what=".[$extras]"
     if [ -f "$venv/target" ]; then
-        "$venv/bin/python" -m pip install -q --upgrade --target "$venv/site" -c constraints.txt "$what" ||
+        "$venv/bin/python" -m pip install -qq --upgrade --target "$venv/site" -c constraints.txt "$what" ||
             return 1
         here=$(cd "$venv" && pwd)
         for name in lint-imports vermin jobrunner; do
@@ -93,13 +93,15 @@ install_packages() {
             chmod +x "$venv/bin/$name"
         done
     else
-        "$venv/bin/python" -m pip install -q -c constraints.txt -e "$what"
+        "$venv/bin/python" -m pip install -qq -c constraints.txt -e "$what"
     fi
 }
 
-# A .venv that is there and works is kept, unless PYTHON asks for another version than it has.
+# A .venv that is there and works is kept, unless it was made elsewhere (its scripts name that place) or PYTHON asks for
+# another version than it has.
 usable() {
     [ -x "$venv/bin/python" ] && new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 &&
+        { [ ! -f "$venv/made-in" ] || [ "$(cat "$venv/made-in")" = "$(pwd)" ]; } &&
         { [ -z "${PYTHON:-}" ] || [ "$(version "$venv/bin/python")" = "$(version "$PYTHON")" ]; }
 }
 version() { "$1" -c 'import sys; print(sys.version)'; }
@@ -113,6 +115,7 @@ if usable; then
 else
     python=$(find_python) || exit 1
     make_venv
+    pwd >"$venv/made-in"
 fi
 rm -f "$venv"/stamp-*
 say "bootstrap: installing jobrunner with the extras $extras (half a minute)"
