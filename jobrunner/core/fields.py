@@ -249,15 +249,15 @@ def check_cards(value: Any) -> int | tuple[int, ...]:
         return refuse(f"found {found(value)}; write how many cards (2), or which ([1, 3])")
     if isinstance(value, int):
         return value if 0 <= value <= 4096 else refuse(f"{value} cards cannot be; write a number from 0 to 4096")
-    if not value:
-        refuse("an empty list names no card; write 0 for a job without cards")
     return check_indices(value)
 
 
 def check_indices(value: Any) -> tuple[int, ...]:
-    """Distinct numbers of cards."""
+    """Distinct numbers of cards, at least one."""
     if not isinstance(value, list | tuple):
         refuse(f"found {found(value)}; write the numbers of the cards as a list, such as [0, 1]")
+    if not value:
+        refuse("an empty list names no card; write 0 for a job without cards, or remove the key")
     for place, item in enumerate(value):
         if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= 4095:
             refuse(f"found {found(item)}; the number of a card is a whole number from 0 on", at=(place,))
@@ -270,10 +270,9 @@ _INDICES_SCHEMA: dict[str, Any] = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0, "maximum": 4095},
     "uniqueItems": True,
+    "minItems": 1,
 }
-CARDS_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"type": "integer", "minimum": 0, "maximum": 4096}, {**_INDICES_SCHEMA, "minItems": 1}]
-}
+CARDS_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 4096}, _INDICES_SCHEMA]}
 
 _WRITTEN_SCHEMA: dict[str, Any] = {"type": ["string", "number", "boolean"], "pattern": TEXT_PATTERN}
 _LINE_SCHEMA: dict[str, Any] = {"type": "string", "pattern": LINE_PATTERN}
@@ -304,4 +303,4 @@ Regex = Annotated[str, PlainValidator(check_regex), Shape({"type": "string", "fo
 MetricName = Annotated[str, PlainValidator(check_metric), _text_schema(METRIC_PATTERN)]
 Objective = Annotated[str, PlainValidator(check_objective), _text_schema(OBJECTIVE_PATTERN)]
 Cards = Annotated[int | tuple[int, ...], PlainValidator(check_cards), Shape(CARDS_SCHEMA)]
-Indices = Annotated[tuple[int, ...], PlainValidator(check_indices), Shape({**_INDICES_SCHEMA, "minItems": 1})]
+Indices = Annotated[tuple[int, ...], PlainValidator(check_indices), Shape(_INDICES_SCHEMA)]

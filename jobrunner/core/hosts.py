@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, ValidationError
 
 from jobrunner.core.document import Document
-from jobrunner.core.errors import SpecError
+from jobrunner.core.errors import SpecError, UsageError
 from jobrunner.core.fields import (
     Alias,
     Device,
@@ -259,3 +259,13 @@ def _faults(hosts: HostsFile) -> list[Fault]:
                 where = (*at, "only_cards", place)
                 faults.append(Fault(where, f"there is no card {index}: `cards` says {host.cards}, counted from 0"))
     return faults
+
+
+def with_address(file: HostsFile, alias: str, address: str) -> HostsFile:
+    """The same hosts, with one of them reached at `address`. Raises UsageError for what is no address."""
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise UsageError(f"{address!r} {error}", code="address") from None
+    host = file.get(alias).model_copy(update={"address": address})
+    return file.model_copy(update={"hosts": {**file.hosts, alias: host}})

@@ -52,6 +52,7 @@ def _spec_rules() -> dict[str, Any]:
             {"if": cpu, "then": {"properties": {"cards": {"const": 0}}}},
             {"if": script, "then": {"properties": {"code": given}}},
             {"if": shell, "then": words},
+            {"properties": {"script": {"not": {"type": "string", "pattern": "/$"}}}},
         ],
     }
 

@@ -67,7 +67,8 @@ BAD = [
     ("script: a.py\ncode: null\ndevice: npu\n", [(1, 9, "`code` is null", "")]),
     ("script: ../a.py\ndevice: npu\n", [(1, 9, "climbs out", "")]),
     ("script: /a.py\ndevice: npu\n", [(1, 9, "not relative", "")]),
-    ("command: x\ndevice: npu\noutputs: [a/../b, ~/x, '']\n", [(3, 11, "climbs", ""), (3, 19, "not relative", ""), (3, 24, "empty", "")]),
+    ("command: x\ndevice: npu\noutputs: [a/../b, ~/x, '']\n", [
+        (3, 11, "climbs", ""), (3, 19, "not relative", ""), (3, 24, "empty", "")]),
     ("command: x\ndevice: npu\nname: ''\n", [(3, 7, "empty", "")]),
     ("command: x\ndevice: npu\nname: 7\n", [(3, 7, "quotes", "")]),
     ('command: x\ndevice: npu\nname: "a\\nb"\n', [(3, 7, "cannot be printed", "")]),

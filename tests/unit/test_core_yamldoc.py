@@ -19,6 +19,7 @@ REFUSED = [
     ("# only a comment\n", 1, 1, "empty"),
     ("a: \x01", 1, 4, "U+0001"),
     ("a: 1\nb: x\x00", 2, 5, "U+0000"),
+    ("a: 'x\x85y'", 1, 6, "U+0085"),
     ("a: 'x", 1, 4, "never closed"),
     ("---\na: 1\n---\nb: 2\n", 3, 1, "second document"),
     ("a: *zz", 1, 4, "no anchor"),
@@ -94,6 +95,12 @@ def test_scalars_follow_the_core_schema_and_keep_their_text(text, value):
     as_written = document.data(lambda path: True)["a"]
     plain = not text.startswith(("'", "!"))
     assert as_written == (None if value is None else text if plain else value)
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\ufeff", "\U0001f600", "\u3000", "é" * 5000])
+@pytest.mark.parametrize("quotes", ["'x{}y'", '"x{}y"', "x{}y"])
+def test_unusual_signs_arrive(sign, quotes):
+    assert Document.of("a: " + quotes.format(sign), "f").data() == {"a": f"x{sign}y"}
 
 
 def test_nan_is_a_number():
