@@ -58,6 +58,8 @@ def run_demo(run: Run, host: DemoHost, *, say: Say, keep: bool) -> int:
             code = run(words)
             if code != 0:
                 say(f"That ended with exit code {code}. The host's own log: {host.log}")
+                if keep:
+                    say(f"The host goes on running; {program()} demo --stop ends it.")
                 return code
     files = sorted(path for path in pulled.rglob("*") if path.is_file())
     if not files:
