@@ -25,6 +25,8 @@ from .layout import Layout, lock_name
 
 IDLE_S = 60.0  # the slow look beside the notifications
 BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
+RACE_S = 0.5  # when somebody else acts on a waiting job, it is looked at again so soon
+NO_CARD = -1  # stands for a card whose number is not known yet
 PATIENCE_S = 15.0  # a colleague for whom cards are left and who does not take them is passed over after so long
 _WATCH = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 _SIGNALS = {signal.SIGIO, signal.SIGCHLD}
@@ -219,18 +221,35 @@ class Dispatcher:
 
     def step(self, entries):
         """Start all that may start now; the seconds that may be slept then."""
-        skip = {job_id for job_id, when in self.later.items() if when > time.monotonic()}
+        tried = set()
         while True:
             names = leases.held_names()
-            running = jobs.running(self.layout, names)
-            entries = [entry for entry in entries if self.layout.job_lock(entry["id"]) not in names]
-            facts, _ = situation.gather(self.layout, entries, self.free_cards(entries, names), running, self.passed())
+            running = self.running(entries, names)
+            free = [entry for entry in entries if self.layout.job_lock(entry["id"]) not in names]
+            facts, _ = situation.gather(self.layout, free, self.free_cards(free, names), running, self.passed())
             self.show(facts.waiting, usage.current(self.layout, running))
-            decision = order.decide(facts, skip)
+            decision = order.decide(facts, tried | self.backing_off())
             self.note_yielding(decision.yields_to)
             if decision.start is None:
-                return self.patience(entries, facts.waiting, names)
-            self.try_start(decision.start, decision.candidates, skip)
+                patience = self.patience(entries, facts.waiting, names)
+                return min(patience, RACE_S) if tried or len(free) < len(entries) else patience
+            self.try_start(decision.start, decision.candidates, tried)
+
+    def running(self, entries, names):
+        """My running jobs, and those that are just being started (their lock is held, their entry not yet removed)."""
+        starting = {
+            entry["id"]: {"cards": [NO_CARD] * entry["cards"], "device": entry["device"]}
+            for entry in entries
+            if self.layout.job_lock(entry["id"]) in names and not jobs.stale(self.layout, entry["id"], entry)
+        }
+        # Looked at in this order, a start that is committed meanwhile is seen at least once.
+        starting.update(jobs.running(self.layout, names))
+        return sorted(starting.items())
+
+    def backing_off(self):
+        """Jobs whose start failed on this host a moment ago."""
+        now = time.monotonic()
+        return {job_id for job_id, when in self.later.items() if when > now}
 
     def free_cards(self, entries, names):
         """`{device: indexes}` that may be taken now."""

@@ -249,7 +249,8 @@ _DROPPED = (
     b"MLU_VISIBLE_DEVICES",
     b"CUDA_VISIBLE_DEVICES",
     b"SSH_",
-    b"TMUX",
+    b"TMUX=",
+    b"TMUX_PANE=",
     b"DISPLAY",
     b"PYTHON",
 )
@@ -257,7 +258,7 @@ _DROPPED = (
 
 def own_environment():
     """The environment of our own processes on the host: nothing of a job, nothing of a session."""
-    kept = {name: value for name, value in os.environb.items() if not name.startswith(_DROPPED)}
+    kept = {name: value for name, value in os.environb.items() if not (name + b"=").startswith(_DROPPED)}
     kept[OWN_MARK] = b"1"
     kept[b"LC_ALL"] = b"C"  # argument words and the vendors' tools read the same everywhere
     return kept

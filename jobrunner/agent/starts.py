@@ -2,7 +2,7 @@
 
 import os
 
-from . import jobs, leases, procs
+from . import files, jobs, leases, procs
 from .layout import card_name
 
 
@@ -30,6 +30,11 @@ def _starts_of(layout, job_id):
     if not JOB_ID.match(job_id) or not jobs.exists(layout, job_id):
         return []
     return [start for start in (jobs.start(layout, job_id, n) for n in jobs.attempts(layout, job_id)[-1:]) if start]
+
+
+def expect_containers(layout):
+    """Remember that jobs in containers are started here: from now on docker is asked before a card is given."""
+    files.write_file(os.path.join(layout.home, b"containers"), b"", sync=False)
 
 
 def _may_have_containers(layout):

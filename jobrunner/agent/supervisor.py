@@ -6,7 +6,7 @@ import select
 import signal
 import time
 
-from . import clock, conclude, evidence, files, jobs, leases, procs, queue, room, share, stopping, usage
+from . import clock, conclude, evidence, files, jobs, leases, procs, queue, room, share, starts, stopping, usage
 from .files import AgentError
 
 CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
@@ -76,6 +76,8 @@ class Supervisor:
         room.reserve(os.path.join(self.folder, b"exit.json"))
         room.reserve(os.path.join(self.layout.job(self.job_id), b"final.json"))
         self.take_ports()
+        if (self.run_spec.get("runtime") or {}).get("docker"):
+            starts.expect_containers(self.layout)
         from . import launchers
 
         self.terminal = launchers.get(self.run_spec.get("launcher")).open_terminal(

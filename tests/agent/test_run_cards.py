@@ -117,7 +117,8 @@ def test_holder_without_a_lease_keeps_its_card(tmp_path: Path) -> None:
     """A job whose processes let the lease go, and whose supervisor was killed, still has its card."""
     with agent_host(tmp_path) as host:
         cards = CardHost(host, tmp_path / "lab", count=1, show_jobs=False)
-        close = "import os, time; os.closerange(3, 99); open(os.environ['JOBRUNNER_OUTPUT_DIR'] + '/up', 'w'); time.sleep(60)"
+        close = "import os, time; os.closerange(3, 99); open(os.environ['JOBRUNNER_OUTPUT_DIR'] + '/up', 'w'); "
+        close += "time.sleep(60)"
         cards.runs.submit("aholder01", command={"argv": ["python3", "-c", close]}, device="npu", cards=1)
         assert cards.up("aholder01") == [0]
         cards.runs.submit("aholder02", HOLD, device="npu", cards=1)

@@ -130,7 +130,7 @@ def test_kill_at_random_points(runs: Runs, seed: int) -> None:
     chance = random.Random(seed)
     ids = [f"arandom{seed}{number}" for number in range(4)]
     # `mkdir` fails if another copy of the job is alive.
-    body = "mkdir $JOBRUNNER_OUTPUT_DIR/in || { echo TWICE; exit 99; }; sleep 0.3; rmdir $JOBRUNNER_OUTPUT_DIR/in; echo done"
+    body = "cd $JOBRUNNER_OUTPUT_DIR; mkdir in || { echo TWICE; exit 99; }; sleep 0.3; rmdir in; echo done"
     for job_id in ids:
         runs.submit(job_id, body, limits={"cpu_jobs": 2})
     end = time.monotonic() + 1.2
