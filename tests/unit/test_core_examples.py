@@ -5,7 +5,7 @@ from pathlib import Path
 import jsonschema
 
 from jobrunner.core.document import Document
-from jobrunner.core.hosts import HostSpec, HostsFile, load_hosts
+from jobrunner.core.hosts import HostsFile, HostSpec, load_hosts
 from jobrunner.core.schema import json_schema
 from jobrunner.core.spec import JobSpec
 from jobrunner.core.specdoc import LATER, read_spec
