@@ -21,7 +21,13 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
     aliases = session.choose_hosts(list(names))
 
     def ask(link: HostLink) -> dict[str, Any]:
-        return {**link.request("records", jobs="all"), "host": link.host_facts}
+        records: dict[str, Any] = {}
+        following: str | None = ""
+        while following is not None:
+            answer = link.request("records", jobs="all", timeout=120.0, **({"from": following} if following else {}))
+            records.update(answer["jobs"])
+            following = answer.get("next")
+        return {"records": records, "host": link.host_facts}
 
     rows: list[JobRow] = []
     added: list[str] = []
@@ -48,11 +54,14 @@ def _take(session: Session, alias: str, answer: dict[str, Any], rows: list[JobRo
 
     at = now()
     known = {row.id for row in session.ledger.list(all=True)}
-    records = sorted(answer["records"], key=lambda record: str((record.get("view") or {}).get("submitted_at") or ""))
-    for record in records:
-        view = record.get("view")
+
+    def age(item: tuple[str, Any]) -> str:
+        return str(((item[1] or {}).get("view") or {}).get("submitted_at") or "")
+
+    for id_, record in sorted(answer["records"].items(), key=age):
+        view = (record or {}).get("view")
         if not view:
-            session.warn(f"{alias}: the folder of {record.get('id', '?')} cannot be read; it is left as it is")
+            session.warn(f"{alias}: the folder of {id_} cannot be read; it is left as it is")
             continue
         outcome = session.ledger.put_record(alias, answer["host"]["instance"], record, at)
         if outcome in (Outcome.UNKNOWN_STATE, Outcome.OTHER_MACHINE):

@@ -6,13 +6,13 @@ where it could not be found out; only `ok: False` of a check in `STOPS` would st
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
-from jobrunner.service.reconcile import remember_host
+from jobrunner.service.clock import age_seconds
+from jobrunner.service.reconcile import look, remember_host
 from jobrunner.service.results import DoctorResult
 from jobrunner.service.session import Session
 
@@ -45,8 +45,10 @@ def doctor(session: Session, names: Sequence[str]) -> DoctorResult:
 
     def ask(link: HostLink) -> dict[str, Any]:
         probe = link.request("probe", timeout=60.0)
-        answer = link.request("look", jobs=[], events={}, cards=True, timeout=60.0)
-        return {**answer, "host": link.host_facts, "probe": probe, "now": time.time(), "notes": list(link.notes)}
+        age = age_seconds(link.host_facts.get("now"))
+        skew = None if age is None else -age
+        answer = look(session, link, cards=True, fresh=True)
+        return {**answer, "probe": probe, "skew_s": skew, "notes": list(link.notes)}
 
     rows = []
     errors: list[JobrunnerError] = []
@@ -159,10 +161,9 @@ def _sessions(facts: Facts, declared: HostSpec) -> Check:
 
 
 def _clock(facts: Facts, declared: HostSpec) -> Check:
-    now = facts["host"].get("now")
-    if not isinstance(now, int | float):
+    skew = facts["skew_s"]
+    if skew is None:
         return Check("clock", None, "the host did not tell its time")
-    skew = now - facts["now"]
     if abs(skew) > MAX_SKEW_S:
         return Check("clock", None, f"differs from this machine's by {skew:+.0f} s", "set one of the two (chrony, ntp)")
     return Check("clock", True, f"differs from this machine's by {skew:+.1f} s")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, HostKeyError, JobrunnerError, NotFoundError
 from jobrunner.service.clock import age_seconds, now
-from jobrunner.service.reconcile import Reconciled, reconcile, remember_host
+from jobrunner.service.reconcile import Reconciled, look, reconcile, remember_host
 from jobrunner.service.results import CardsResult, HostAddResult, HostKeyOffer, HostsResult
 from jobrunner.service.session import Session
 
@@ -55,8 +55,8 @@ def check(session: Session, names: Sequence[str]) -> HostsResult:
         began = time.perf_counter()
         probe = link.request("probe")
         took = time.perf_counter() - began
-        answer = link.request("look", jobs=[], events={}, cards=True)
-        return {**answer, "host": link.host_facts, "probe": probe, "round_trip_ms": round(took * 1000, 1), "at": now()}
+        answer = look(session, link, cards=True, fresh=True)
+        return {**answer, "probe": probe, "round_trip_ms": round(took * 1000, 1), "at": now()}
 
     found = Reconciled()
     rows = []
@@ -95,9 +95,7 @@ def _empty_check(session: Session, alias: str) -> dict[str, Any]:
 
 def _checked(session: Session, alias: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     host, report, disk = answer["host"], answer.get("cards") or {}, answer.get("disk") or {}
-    skew = age_seconds(host["now"]) if isinstance(host.get("now"), str) else None
-    if isinstance(host.get("now"), int | float):
-        skew = time.time() - host["now"]
+    skew = age_seconds(host.get("now"))
     error = report.get("error")
     return {
         **_empty_check(session, alias),
@@ -111,7 +109,7 @@ def _checked(session: Session, alias: str, answer: Mapping[str, Any]) -> dict[st
         "device": report.get("device") or session.hosts.get(alias).device,
         "tool_version": report.get("tool_version"),
         "cards": len(report.get("cards", [])),
-        "disk_free_bytes": disk.get("free"),
+        "disk_free_bytes": disk.get("free_bytes"),
         "clock_skew_s": None if skew is None else round(-skew, 2),
         "round_trip_ms": answer["round_trip_ms"],
         "drained": bool(answer.get("drained")),
@@ -248,7 +246,7 @@ def _set_drained(session: Session, names: Sequence[str], on: bool) -> HostsResul
 def cards(session: Session, names: Sequence[str]) -> CardsResult:
     """The cards of hosts, as their vendors' tools, the leases and the rules of the hosts file show them."""
     aliases = session.choose_hosts(list(names))
-    found = reconcile(session, also=aliases, only=_live_on(session, aliases), cards=True)
+    found = reconcile(session, also=aliases, only=_live_on(session, aliases), cards=True, fresh=True)
     rows = []
     for alias in aliases:
         error = found.errors.get(alias)

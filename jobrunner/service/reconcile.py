@@ -6,7 +6,7 @@ alias that now leads to another machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,12 @@ def reconcile(
     only: Iterable[str] | None = None,
     also: Iterable[str] = (),
     cards: bool = False,
+    fresh: bool = False,
 ) -> Reconciled:
-    """Ask every host that has live jobs (of `only`, if given: ids) or is named in `also`; update the ledger."""
+    """Ask every host that has live jobs (of `only`, if given: ids) or is named in `also`; update the ledger.
+
+    With `cards` their cards are told too; `fresh` has the vendor's tool asked even if it was a moment ago.
+    """
     wanted = None if only is None else set(only)
     live: dict[str, list[LiveJob]] = {}
     for alias, jobs in session.ledger.live_by_host().items():
@@ -60,7 +64,7 @@ def reconcile(
     def ask(link: HostLink) -> dict[str, Any]:
         jobs = live.get(link.alias, [])
         settle_staging(link, [staged[job.id] for job in jobs if job.id in dead])
-        return look(link, jobs, wishes.get(link.alias, []), cards=cards)
+        return look(session, link, jobs, wishes.get(link.alias, []), cards=cards, fresh=fresh)
 
     found = Reconciled()
     with session.timings.phase("request"):
@@ -80,13 +84,25 @@ def reconcile(
     return found
 
 
-def look(link: HostLink, jobs: list[LiveJob], wishes: list[Wish], *, cards: bool) -> dict[str, Any]:
+def look(
+    session: Session,
+    link: HostLink,
+    jobs: Sequence[LiveJob] = (),
+    wishes: Sequence[Wish] = (),
+    *,
+    cards: bool = False,
+    fresh: bool = False,
+) -> dict[str, Any]:
     """One `look` at a host: the jobs asked about, their new events, the cards if wanted, kept cancels applied first."""
+    declared = session.hosts.get(link.alias)
     answer = link.request(
         "look",
         jobs=[job.id for job in jobs],
         events={job.id: job.offset for job in jobs},
-        cards=cards,
+        cards=cards and declared.device != "cpu",
+        device=declared.device,
+        count=declared.cards,
+        max_age_s=0 if fresh else None,
         cancel=[{"id": wish.job, "grace_s": wish.grace_s, "at": wish.at} for wish in wishes],
     )
     return {**answer, "host": link.host_facts}

@@ -60,6 +60,7 @@ def request_for(
         submitted_at=at,
         client=client,
         code=code,
+        ids={item.job: session.ledger.resolve(item.job) for item in spec.after},
         **more,
     )
 
@@ -148,6 +149,6 @@ def _take_over(session: Session, alias: str, link: HostLink, host: Mapping[str, 
     wishes = [wish for wish in session.ledger.pending_wishes(alias) if wish.job in views]
     if wishes:  # somebody cancelled it while it was being sent
         cancel = [{"id": wish.job, "grace_s": wish.grace_s, "at": wish.at} for wish in wishes]
-        answer = link.request("look", jobs=[wish.job for wish in wishes], events={}, cards=False, cancel=cancel)
+        answer = link.request("look", jobs=[wish.job for wish in wishes], cancel=cancel)
         session.ledger.apply_views(alias, host["instance"], answer["jobs"], now())
         session.ledger.applied([wish.job for wish in wishes], now())
