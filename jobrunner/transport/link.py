@@ -251,16 +251,15 @@ class HostLink:
         while True:
             try:
                 with mapped(self.target, "opening a channel"):
-                    try:
-                        return connection.transport.open_session(
-                            window_size=window, timeout=self.target.settings.channel_s
-                        )
-                    except paramiko.ChannelException as error:
-                        refusal = f"{error.text} (code {error.code})"
+                    return connection.transport.open_session(window_size=window, timeout=self.target.settings.channel_s)
             except HostError as error:
-                if connection.is_connected:
+                if not connection.is_connected:
+                    raise link_lost(self.alias, connection.transport) from error
+                cause = error.__cause__
+                # Of several refusals at once paramiko names the first one only; the others have just this text.
+                if not isinstance(cause, paramiko.ChannelException) and str(cause) != "Unable to open channel.":
                     raise
-                raise link_lost(self.alias, connection.transport) from error
+                refusal = str(cause)
             with self._lock:
                 idle, self._idle = self._idle, []
             for session in idle:
