@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner.agent import wire
+from jobrunner.agent.layout import Layout
 
 REPO = Path(__file__).resolve().parents[2]
 PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+STAMP = "2026-12-01T09:30:00.000000Z"
 CODE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from jobrunner.agent.__main__ import main; sys.exit(main(sys.argv[2:]))"
@@ -194,12 +196,36 @@ class AgentHost:
         self.ask("probe")
         (self.home / "drain").write_bytes(b"")
 
+    @property
+    def layout(self) -> Layout:
+        """The host's files, for functions of the agent that a test calls itself."""
+        return Layout(os.fsencode(self.root), self.home.name)
+
+    def begin(self, job_id: str, number: int = 1, log: bytes = b"") -> Path:
+        """Make an attempt look begun: its folder, start record and log. The attempt's folder."""
+        folder = self.job(job_id) / str(number)
+        (folder / "work").mkdir(parents=True, exist_ok=True)
+        (folder / "log").write_bytes(log)
+        (folder / "start.json").write_text(json.dumps({"v": 1, "cards": [], "phase": "command", "at": STAMP}))
+        with contextlib.suppress(FileNotFoundError):
+            (self.home / "queue" / job_id).unlink()
+        return folder
+
+    def end(self, job_id: str, number: int = 1, state: str = "COMPLETED", at: str = STAMP, final: bool = True) -> None:
+        """Make an attempt look ended, and the job final with it."""
+        record = {"v": 1, "state": state, "reason": None, "exit_code": 0, "signal": None, "at": at, "attempt": number}
+        (self.job(job_id) / str(number) / "exit.json").write_text(json.dumps(record))
+        if final:
+            (self.job(job_id) / "final.json").write_text(json.dumps(record))
+
     def close(self) -> None:
         """End every channel, and every process that was started on this host."""
         for channel in self._channels:
-            if channel.process.poll() is None:
-                channel.close()
+            channel.close()
         until(lambda: not self._kill(), what="processes of the host end")
+        for copy in Path("/var/tmp").glob(f".jobrunner-instance-{os.geteuid()}-*"):
+            if (self.root / "hosts" / copy.read_text().strip()).is_dir():
+                copy.unlink()
 
     def _kill(self) -> int:
         mark = f"JOBRUNNER_LEASE_SCOPE={self.scope}".encode()
@@ -226,7 +252,7 @@ def agent_host(folder: Path, *, python: str = "", place: Path | str = REPO) -> I
 def job(job_id: str, **run: Any) -> dict[str, Any]:
     """An entry of `stage`'s `jobs`: a small job that needs no cards."""
     what = {"command": {"argv": ["true"]}, "device": "cpu", "cards": 0, "launcher": "nohup", **run}
-    request = {"v": 1, "id": job_id, "name": job_id, "agent": "", "submitted_at": "2026-12-01T09:30:00.000000Z"}
+    request = {"v": 1, "id": job_id, "name": job_id, "agent": "", "submitted_at": STAMP}
     return {"request": {**request, "spec": {}, "run": what}, "secrets": {}}
 
 
