@@ -88,9 +88,9 @@ from jobrunner.agent.rpc import serve
 serve(root, name)
 """
 
-# Runs a program given as words in hexadecimal: for commands that need a terminal.
+# Runs a program given as words in hexadecimal, each behind an x: for commands that need a terminal.
 _WORDS = (
-    "import sys,os;w=[bytes.fromhex(a) for a in sys.argv[1:]];"
+    "import sys,os;w=[bytes.fromhex(a[1:]) for a in sys.argv[1:]];"
     "w[0]=os.path.expanduser(w[0]);os.execvp(w[0],w)"
 )  # fmt: skip
 
@@ -166,7 +166,7 @@ def bootstrap_command(root: str, python: str, image: AgentImage, fence: str) -> 
 
 def words_command(python: str, words: list[str]) -> str:
     """A line for any login shell that runs these very words as a program."""
-    packed = " ".join(word.encode("utf-8", "surrogateescape").hex() for word in words)
+    packed = " ".join("x" + word.encode("utf-8", "surrogateescape").hex() for word in words)
     return f"exec {interpreter_word(python)} -E -s -S -c '{_WORDS}' {packed}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -101,8 +102,9 @@ def run(reader, request, root):
 """
 
 
+@functools.cache
 def test_agent(salt: str = "") -> AgentImage:
-    """An agent with the operations above; another `salt` is another version of it."""
+    """An agent with the operations above; another `salt` is another version of it. Packed once per test run."""
     packed = io.BytesIO()
     wire = Path(jobrunner.agent.wire.__file__).read_text("utf-8")
     with zipfile.ZipFile(packed, "w") as archive:
