@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,8 @@ class HashCache:
                 os.replace(aside, self._path)
                 self._changed = False
             except OSError:
-                aside.unlink(missing_ok=True)
+                with suppress(OSError):
+                    aside.unlink()
 
     def _load(self) -> dict[str, list[int | str]]:
         try:

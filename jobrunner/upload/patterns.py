@@ -51,11 +51,9 @@ def parse_file(data: bytes, source: str) -> list[Pattern]:
     """The patterns of an ignore file, in order; `source` is its name for reports."""
     if data.startswith(b"\xef\xbb\xbf"):
         data = data[3:]
-    lines = data.split(b"\n")
     rules = []
-    for number, line in enumerate(lines, 1):
-        ended = number < len(lines)  # only a line that ends in \n loses its \r
-        rule = parse_line(line[:-1] if ended and line.endswith(b"\r") else line, f"{source}:{number}")
+    for number, line in enumerate(data.split(b"\n"), 1):
+        rule = parse_line(line.removesuffix(b"\r"), f"{source}:{number}")
         if rule is not None:
             rules.append(rule)
     return rules

@@ -129,8 +129,8 @@ def check_size(tree: Tree, large: bool) -> None:
         return
     heavy = ", ".join(f"{path} ({_amount(files, octets)})" for path, files, octets in heaviest(tree.entries))
     raise UsageError(
-        f"the code folder is {_amount(count, size)}, more than the {_amount(LARGE_FILES, LARGE_BYTES)} that are sent "
-        f"without asking. What weighs: {heavy}",
+        f"the code folder is {_amount(count, size)}; over {LARGE_FILES:,} files or 1 GB are not sent without asking. "
+        f"What weighs: {heavy}",
         code="too_large",
         remedy="Name what is not needed in `.jobrunnerignore` or `code.exclude`, or send all of it with `--large`.",
     )
@@ -139,7 +139,7 @@ def check_size(tree: Tree, large: bool) -> None:
 def heaviest(entries: Sequence[Entry], most: int = 5) -> list[tuple[str, int, int]]:
     """The folders (and files) that make a tree heavy: `(path, files, bytes)`, by their share of the two limits.
 
-    A folder gives way to the one inside it that holds nearly all of it.
+    A folder gives way to the folder inside it that holds nearly all of it.
     """
     weights: dict[str, list[int]] = {}
     for entry in entries:
@@ -158,7 +158,9 @@ def heaviest(entries: Sequence[Entry], most: int = 5) -> list[tuple[str, int, in
     found = []
     for path in sorted(inside.get("", []), key=lambda path: -_share(weights[path]))[:most]:
         while deeper := [
-            inner for inner in inside.get(path, []) if _share(weights[inner]) > 0.9 * _share(weights[path])
+            inner
+            for inner in inside.get(path, [])
+            if inner.endswith("/") and _share(weights[inner]) > 0.9 * _share(weights[path])
         ]:
             path = deeper[0]
         found.append((path, weights[path][0], weights[path][1]))
@@ -176,5 +178,5 @@ def _amount(files: int, octets: int) -> str:
         if number < 1000:
             break
         number, unit = number / 1000, bigger
-    shown = f"{number:.0f}" if unit == "bytes" else f"{number:.1f}"
+    shown = f"{number:.{0 if unit == 'bytes' else 2}f}"
     return f"{files:,} file{'' if files == 1 else 's'}, {shown} {unit}"
