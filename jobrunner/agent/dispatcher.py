@@ -23,6 +23,7 @@ from . import (
 )
 from .layout import Layout, lock_name
 
+TROUBLE_S = 5.0
 IDLE_S = 60.0  # the slow look beside the notifications
 BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
 RACE_S = 0.5  # when somebody else acts on a waiting job, it is looked at again so soon
@@ -91,16 +92,27 @@ class Dispatcher:
         procs.name_process(b"jr-dispatch")
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         signal.signal(signal.SIGCHLD, _nothing)
+        procs.trim()
         self.settle_unfinished()
         while True:
-            self.reap()
-            self.watch()
-            entries = self.waiting_entries()
-            if not entries and self.leave():
+            try:
+                patience = self.turn()
+            except OSError as error:  # a full disk, a table of processes that is full: later it may do
+                os.write(2, "{} dispatcher: {}\n".format(clock.stamp(), error).encode("utf-8", "replace"))
+                patience = TROUBLE_S
+            if patience is None:
                 return
-            patience = self.step(entries) if entries else 0
             if patience > 0:
                 signal.sigtimedwait(_SIGNALS, patience)
+
+    def turn(self):
+        """Look at everything once and start what may start; the seconds that may be slept, None at the end."""
+        self.reap()
+        self.watch()
+        entries = self.waiting_entries()
+        if not entries:
+            return None if self.leave() else 0
+        return self.step(entries)
 
     # around the decision
 
@@ -315,16 +327,15 @@ class Dispatcher:
             self.shown = mark
 
     def note_yielding(self, uids):
-        """Remember since when cards are left to whom."""
+        """Remember since when cards are left to whom; who was passed over for a while gets a new chance."""
         now = time.monotonic()
-        self.yielding = {uid: self.yielding.get(uid, now) for uid in uids | self.passed()}
+        known = {uid: since for uid, since in self.yielding.items() if now - since < 8 * PATIENCE_S}
+        self.yielding = {uid: known.get(uid, now) for uid in uids | self.passed()}
 
     def passed(self):
         """The uids that had their time to take what was left for them."""
         now = time.monotonic()
-        return {
-            uid for uid, since in self.yielding.items() if now - since > PATIENCE_S and now - since < 8 * PATIENCE_S
-        }
+        return {uid for uid, since in self.yielding.items() if PATIENCE_S < now - since < 8 * PATIENCE_S}
 
     def warn_of_strangers(self, device):
         """After a reading: tell jobs of ours on whose cards a foreign process runs."""

@@ -32,7 +32,7 @@ def ensure_session(layout, job_id):
 
 
 def run(session, request):
-    """Operation `pane`: the words that attach to a running job's terminal."""
+    """Operation `attach`: the words that attach to a running job's terminal."""
     return {"argv": ensure_session(session.layout, request.get("id") or "")}
 
 

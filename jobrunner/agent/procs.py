@@ -212,6 +212,16 @@ def die_with_parent(number):
     return prctl(_PR_SET_PDEATHSIG, number)
 
 
+def trim():
+    """Give memory that only the start needed (reading and compiling modules) back to the kernel."""
+    try:
+        import _ctypes
+
+        _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "malloc_trim"), (0,))
+    except (ImportError, AttributeError, OSError):
+        pass  # another C library: a little more memory stays
+
+
 def name_process(name):
     """Show this process under a name (at most 15 bytes) in `ps -o comm` and `top`."""
     return prctl(_PR_SET_NAME, name)

@@ -17,7 +17,7 @@ OPERATIONS = {
     "look": "look.run", "stage": "stage.run", "clone": "stage.run_clone", "tombstone": "stage.run_tombstone",
     "tail": "tail.run", "stop": "stop.run", "wish": "wish.run", "wait": "wait.run", "resolve": "resolve.run",
     "checkpoints": "checkpoints.run", "collect": "collect.run", "drain": "drain.run", "why": "why.run",
-    "records": "records.run", "gc": "gc.run", "probe": "probe.run",
+    "attach": "pane.run", "records": "records.run", "gc": "gc.run", "probe": "probe.run",
 }
 IDLE_S = 900.0  # a client that has said nothing for so long is gone, or will open another channel
 

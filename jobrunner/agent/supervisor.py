@@ -33,7 +33,7 @@ class Supervisor:
         self.helpers = set()
         self._unread = b""
         self._poller = select.poll()
-        self._polled = set()
+        self._polled = {}
 
     # the steps
 
@@ -46,9 +46,12 @@ class Supervisor:
             self.begin()
         except (OSError, AgentError) as error:
             return self.not_begun(error)
+        procs.trim()
         while self.status is None and self.stopped_by is None:
             self.turn(self.patience())
             self.look_for_reasons_to_stop()
+        if self._told_by is not None:
+            self.listen()  # its last words may have come with its end
         stopping.leftovers(self)
         self.end()
         return 0
@@ -198,10 +201,10 @@ class Supervisor:
 
     # the loop
 
-    def poll_for(self, *descriptors):
+    def poll_for(self, *descriptors, mask=select.POLLIN):
         for descriptor in descriptors:
-            self._poller.register(descriptor, select.POLLIN)
-            self._polled.add(descriptor)
+            self._poller.register(descriptor, mask)
+            self._polled[descriptor] = mask
 
     def patience(self):
         """Seconds that may be slept."""
@@ -229,22 +232,30 @@ class Supervisor:
         self.now_and_then()
 
     def watch_terminal(self):
-        """Poll what the terminal has now: panes come and go."""
-        wanted = set(self.terminal.descriptors()) if self.terminal else set()
-        for descriptor in self._polled - wanted - {self._wake, self._told_by}:
-            self._polled.discard(descriptor)
+        """Poll what the terminal has now: panes come and go, and some have not read everything yet."""
+        if self.terminal is None:
+            return
+        wanted = dict.fromkeys(self.terminal.descriptors(), select.POLLIN)
+        wanted.update(dict.fromkeys(self.terminal.writers(), select.POLLIN | select.POLLOUT))
+        for descriptor in set(self._polled) - set(wanted) - {self._wake, self._told_by}:
+            del self._polled[descriptor]
             self._poller.unregister(descriptor)
-        self.poll_for(*(wanted - self._polled))
+        for descriptor, mask in wanted.items():
+            if self._polled.get(descriptor) != mask:
+                self.poll_for(descriptor, mask=mask)
 
     _told_by = None
     _checked = 0.0
 
     def listen(self):
         """Hear from the command's process which phase it is in, and why it cannot go on."""
-        data = os.read(self._told_by, 65536)
+        try:
+            data = os.read(self._told_by, 65536)
+        except BlockingIOError:
+            return
         if not data:
             self._poller.unregister(self._told_by)
-            self._polled.discard(self._told_by)
+            self._polled.pop(self._told_by, None)
             os.close(self._told_by)
             self._told_by = None
             return

@@ -1,4 +1,4 @@
-"""The long-lived processes stay small and idle, from the zipapp that hosts get, under the oldest and the newest Python."""
+"""The long-lived processes stay small and idle, from the zipapp that hosts get, under old and new Python."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import zipapp
 from pathlib import Path
 
 import pytest
+
 from tests.support.agentproc import REPO, agent_host, pythons, until
 from tests.support.running import Runs, cpu_s, private_dirty_kb, settle_down
 

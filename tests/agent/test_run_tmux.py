@@ -46,19 +46,8 @@ def test_terminal_survives_its_server(runs: Runs, tmp_path: Path) -> None:
     subprocess.run([*TMUX, "kill-server"], check=True)
     until(lambda: sessions() == [], what="the server is gone")
     assert runs.view("atmuxjob1")["state"] == "RUNNING"
-    from jobrunner.agent import pane
-
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from jobrunner.agent import pane; "
-        "from jobrunner.agent.layout import Layout; "
-        "print(pane.ensure_session(Layout(sys.argv[2], sys.argv[3]), sys.argv[4]))"
-    )
-    words = [str(Path(pane.__file__).parents[2]), str(runs.host.root), runs.host.home.name, "atmuxjob1"]
-    environ = {**os.environ, **runs.env, "JOBRUNNER_LEASE_SCOPE": runs.host.scope}
-    answer = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=environ, check=True
-    )
-    assert "attach-session" in answer.stdout
+    argv = runs.channel.ask("attach", id="atmuxjob1")["argv"]
+    assert argv[:3] == ["tmux", "-u", "-L"] and "attach-session" in argv
     assert sessions() == ["atmuxjob1"]
     shown = until(lambda: "got hello" in (t := screen()) and t, what="the new window shows what was printed before")
     assert "True True" in shown

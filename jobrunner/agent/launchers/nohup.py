@@ -23,6 +23,10 @@ class Terminal:
         """What to poll for reading."""
         return ()
 
+    def writers(self):
+        """Those of them that something waits to be written to."""
+        return ()
+
     def serve(self, descriptor):
         """Handle a descriptor of ours that is ready."""
 

@@ -92,6 +92,9 @@ class Terminal:
         found = [self._listener.fileno(), *list(self._panes)]
         return [*found, self.master] if self.master is not None else found
 
+    def writers(self):
+        return [descriptor for descriptor, pane in self._panes.items() if pane["out"]]
+
     def serve(self, descriptor):
         if descriptor == self.master:
             self._copy_out()
@@ -163,6 +166,9 @@ class Terminal:
         pane["out"] = waiting[sent:]
 
     def _from_pane(self, descriptor):
+        self._to_pane(descriptor, b"")
+        if descriptor not in self._panes:
+            return
         try:
             data = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -181,7 +187,6 @@ class Terminal:
             payload = pane["in"][HEAD.size : HEAD.size + length]
             pane["in"] = pane["in"][HEAD.size + length :]
             self._do(kind, payload)
-        self._to_pane(descriptor, b"")
 
     def _do(self, kind, payload):
         if self.master is None:
