@@ -84,7 +84,7 @@ def test_an_ordinary_user_can_run_it(tmp_path: Path) -> None:
 
     folder = Path(tempfile.mkdtemp(prefix="lab-nobody-"))
     code = (
-        "import os, pathlib, pwd, sys\n"
+        "import encodings.idna, os, pathlib, pwd, sys\n"
         "from jobrunner.lab.sshd import LoopbackHost, write_key_pair\n"
         "write_key_pair(pathlib.Path(sys.argv[1]) / 'unused', 'to have everything imported while that is allowed')\n"
         "user = pwd.getpwnam('nobody')\n"
