@@ -9,7 +9,7 @@ import json
 import os
 import signal
 
-from . import env, files, jobs, procs, runtime
+from . import env, files, jobs, kernel, procs, runtime
 from .files import AgentError
 
 SETUP_EXIT = 125
@@ -33,7 +33,7 @@ def become(layout, plan, status):
         argv, environment, work = prepare(layout, plan)
         os.chdir(work)
         _tell(status, phase="command")
-        procs.die_with_parent(0)
+        kernel.die_with_parent(0)
         _tell(status, launch="{}".format(_exec(argv, environment)))
         os._exit(SETUP_EXIT)
     except env.SetupFailed as error:
@@ -94,7 +94,7 @@ def prepare(layout, plan):
     worktree.materialise(layout, plan.job_id, plan.attempt, carry_from=plan.attempt - 1 if plan.attempt > 1 else None)
     work = os.path.join(layout.attempt(plan.job_id, plan.attempt), b"work")
     files.make_dir(os.path.join(layout.job(plan.job_id), b"out"))
-    checkpoint, others = _resume(layout, plan.job_id)
+    checkpoint, others = _resume(layout, plan.job_id, run)
     environment = _environment(layout, plan, request, work, checkpoint)
     home = files.to_text(environment.get(b"HOME") or b"/")
     argv = runtime.command_argv(run, work, home, checkpoint, others)
@@ -104,12 +104,16 @@ def prepare(layout, plan):
     return procs.to_argv(argv), environment, work
 
 
-def _resume(layout, job_id):
-    """`(path to go on from or None, {other job: path})`."""
-    told = files.read_json(os.path.join(layout.job(job_id), b"after.json")) or {}
-    others = {job: path for job, path in (told.get("checkpoints") or {}).items() if isinstance(path, str)}
+def _resume(layout, job_id, run):
+    """`(path to go on from or None, {other job that the command names: path})`: told by a client, or of this host."""
     from . import notes
+    from .layout import JOB_ID
 
+    told = (files.read_json(os.path.join(layout.job(job_id), b"after.json")) or {}).get("checkpoints") or {}
+    others = {}
+    for name in runtime.named_jobs(run):
+        path = told.get(name)
+        others[name] = path or (notes.newest(layout, name) if JOB_ID.match(name) else None)
     return notes.newest(layout, job_id), others
 
 
@@ -139,6 +143,10 @@ def _environment(layout, plan, request, work, checkpoint):
     table.pop(b"JOBRUNNER_RESUME_FROM", None)
     table.update(last)
     table[b"PWD"] = work
+    if options.get("migrate"):
+        from . import migrate
+
+        table = migrate.shimmed(table, device, layout.attempt(plan.job_id, plan.attempt))
     if not container:
         table = _activated(table, run, options, device, home, work)
     table.pop(b"JOBRUNNER_RESUME_FROM", None)

@@ -10,6 +10,7 @@ from . import (
     conclude,
     files,
     jobs,
+    kernel,
     leases,
     order,
     procs,
@@ -89,10 +90,10 @@ class Dispatcher:
         self.warned = set()
 
     def run(self):
-        procs.name_process(b"jr-dispatch")
+        kernel.name_process(b"jr-dispatch")
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         signal.signal(signal.SIGCHLD, _nothing)
-        procs.trim()
+        kernel.trim()
         self.settle_unfinished()
         while True:
             try:

@@ -13,9 +13,6 @@ from . import clock
 
 MARK = b"JOBRUNNER_JOB_ID="
 OWN_MARK = b"JOBRUNNER_AGENT"  # in the environment of our own processes, which never belong to a job by descent alone
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process:
@@ -192,39 +189,13 @@ def command_line(pid):
     return "".join(c if c.isprintable() else "?" for c in words)[:200]
 
 
-def prctl(option, value):
-    """The system call, or False where there is no way to make it."""
+def empty(descriptor):
+    """Read a non-blocking pipe until nothing is in it."""
     try:
-        import _ctypes
-
-        return _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"), (option, value, 0, 0, 0)) == 0
-    except (ImportError, AttributeError, OSError):
-        return False
-
-
-def become_subreaper():
-    """Orphaned descendants become our children instead of init's. False where the kernel cannot be asked."""
-    return prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(number):
-    """This process gets a signal when its parent dies; 0 ends that."""
-    return prctl(_PR_SET_PDEATHSIG, number)
-
-
-def trim():
-    """Give memory that only the start needed (reading and compiling modules) back to the kernel."""
-    try:
-        import _ctypes
-
-        _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "malloc_trim"), (0,))
-    except (ImportError, AttributeError, OSError):
-        pass  # another C library: a little more memory stays
-
-
-def name_process(name):
-    """Show this process under a name (at most 15 bytes) in `ps -o comm` and `top`."""
-    return prctl(_PR_SET_NAME, name)
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass
 
 
 def close_all_but(keep):

@@ -32,9 +32,52 @@ def expand_home(path, home):
     return home.rstrip("/") + path[1:] if path.startswith("~/") else path
 
 
-def with_checkpoint(words, checkpoint):
-    """Words with `{checkpoint}` replaced. Braces of other kinds stay."""
-    return [word.replace("{checkpoint}", checkpoint) if checkpoint else word for word in words]
+def filled(word, checkpoint, others):
+    """A word of a command with its placeholders replaced by paths.
+
+    Only a word that holds `{checkpoint` is a template: there `{checkpoint}` is the path to go on from (empty if
+    there is none), `{checkpoint:JOB}` that job's in `others`, and `{{` a brace. Every other word is literal.
+    """
+    if "{checkpoint" not in word:
+        return word
+    pieces, rest = [], word
+    while rest:
+        before, brace, rest = rest.partition("{")
+        pieces.append(before)
+        inner, closed, after = rest.partition("}")
+        if brace and rest.startswith("{"):
+            pieces.append("{")
+            rest = rest[1:]
+        elif brace and closed and inner == "checkpoint":
+            pieces.append(checkpoint or "")
+            rest = after
+        elif brace and closed and inner.startswith("checkpoint:"):
+            pieces.append(_of_other(inner[len("checkpoint:") :], others))
+            rest = after
+        else:
+            pieces.append(brace)
+    return "".join(pieces)
+
+
+def _of_other(job, others):
+    if not others.get(job):
+        raise AgentError(
+            "no_checkpoint",
+            "the command names a checkpoint of {}, and none is known here".format(job),
+            "See `jobrunner checkpoints {}`, or submit without it.".format(job),
+        )
+    return others[job]
+
+
+def named_jobs(run):
+    """The other jobs whose checkpoints a command names."""
+    command = run.get("command") or {}
+    words = list(command.get("argv") or []) + list(command.get("args") or []) + list(run.get("resume_args") or [])
+    found = set()
+    for word in words:
+        for piece in word.split("{checkpoint:")[1:]:
+            found.add(piece.partition("}")[0])
+    return sorted(found)
 
 
 def command_argv(run, work, home="", checkpoint=None, checkpoints=None):
@@ -58,10 +101,7 @@ def command_argv(run, work, home="", checkpoint=None, checkpoints=None):
 
 
 def _filled(words, checkpoint, checkpoints):
-    words = with_checkpoint(words, checkpoint)
-    for job, path in (checkpoints or {}).items():
-        words = [word.replace("{checkpoint:" + job + "}", path) for word in words]
-    return words
+    return [filled(word, checkpoint, checkpoints or {}) for word in words]
 
 
 def _script_words(script, runtime, work, home):

@@ -6,7 +6,7 @@ import select
 import signal
 import time
 
-from . import clock, conclude, evidence, files, jobs, leases, procs, queue, room, share, starts, stopping, usage
+from . import clock, conclude, evidence, files, jobs, kernel, leases, procs, queue, room, share, starts, stopping, usage
 from .files import AgentError
 
 CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
@@ -39,14 +39,14 @@ class Supervisor:
 
     def run(self):
         """The whole life of an attempt. Returns the exit code of the supervisor itself."""
-        procs.name_process(b"jr-supervise")
+        kernel.name_process(b"jr-supervise")
         self.catch_signals()
         self.oom_before = evidence.oom_counts()
         try:
             self.begin()
         except (OSError, AgentError) as error:
             return self.not_begun(error)
-        procs.trim()
+        kernel.trim()
         while self.status is None and self.stopped_by is None:
             self.turn(self.patience())
             self.look_for_reasons_to_stop()
@@ -86,7 +86,7 @@ class Supervisor:
         self.terminal = launchers.get(self.run_spec.get("launcher")).open_terminal(
             self.layout, self.job_id, self.attempt, self.log
         )
-        procs.become_subreaper()
+        kernel.become_subreaper()
         go = self.fork_command()
         self.mono = time.monotonic()
         self.record_start()
@@ -131,8 +131,8 @@ class Supervisor:
 
     def in_child(self, status, wait, others):
         """In the command's process: keep what it is to inherit, close the rest, wait for the start to be committed."""
-        procs.die_with_parent(signal.SIGKILL)
-        procs.name_process(b"jr-setup")
+        kernel.die_with_parent(signal.SIGKILL)
+        kernel.name_process(b"jr-setup")
         for descriptor in others:
             os.close(descriptor)
         os.setsid()
@@ -222,7 +222,7 @@ class Supervisor:
         """Sleep until something happens or so many seconds passed, and handle it."""
         for descriptor, _ in self._poller.poll(int(seconds * 1000) + 1 if seconds > 0 else 0):
             if descriptor == self._wake:
-                _empty(descriptor)
+                procs.empty(descriptor)
             elif descriptor == self._told_by:
                 self.listen()
             else:
@@ -375,14 +375,6 @@ class Supervisor:
 
 def _nothing(_number, _frame):
     pass
-
-
-def _empty(descriptor):
-    try:
-        while os.read(descriptor, 4096):
-            pass
-    except BlockingIOError:
-        pass
 
 
 def main(argv):

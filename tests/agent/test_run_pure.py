@@ -87,7 +87,7 @@ def test_command_argv() -> None:
         return runtime.command_argv(run, "/w", "/home/u", checkpoint)
 
     assert argv(command={"shell": "echo {x} $HOME"}) == ["bash", "-c", "echo {x} $HOME"]
-    assert argv(command={"argv": ["a", "{checkpoint}"]}, resume_args=["--r", "{checkpoint}"]) == ["a", "{checkpoint}"]
+    assert argv(command={"argv": ["a", "{checkpoint}"]}, resume_args=["--r", "{checkpoint}"]) == ["a", ""]
     run: dict[str, Any] = {"command": {"script": "t.py", "args": ["x"]}, "resume_args": ["--r", "{checkpoint}"]}
     assert argv("/c k", **run) == ["python3", "t.py", "x", "--r", "/c k"]
     assert argv(**run, runtime={"venv": "v"})[0] == "python"

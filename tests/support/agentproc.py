@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,6 +224,7 @@ class AgentHost:
         for channel in self._channels:
             channel.close()
         until(lambda: not self._kill(), what="processes of the host end")
+        shutil.rmtree(f"/tmp/.jobrunner-1-{os.getuid()}-{self.scope}", ignore_errors=True)
         for copy in Path("/var/tmp").glob(f".jobrunner-instance-{os.geteuid()}-*"):
             if (self.root / "hosts" / copy.read_text().strip()).is_dir():
                 copy.unlink()
