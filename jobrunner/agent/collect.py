@@ -123,7 +123,7 @@ def _add(folder, inner, name, items, skipped):
         if stat.S_ISLNK(seen.st_mode):
             target = inside.inner_target(folder, path)
             if target is None or stat.S_ISDIR(os.stat(target).st_mode):
-                raise AgentError("skipped", "a link to a folder" if target else "a link out of the job's folder")
+                raise AgentError("skipped", "a link to a folder" if target else "a link out of the job's own files")
             inner, seen = os.path.relpath(target, os.path.realpath(folder)), os.lstat(target)
         if stat.S_ISDIR(seen.st_mode):
             for deeper, _ in sorted(inside.files_below(path)):

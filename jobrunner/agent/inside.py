@@ -123,8 +123,12 @@ def files_below(top, relative=b""):
                 yield path, seen
 
 
-def inner_target(boundary, path):
-    """Where the link `path` leads, if that is inside the folder `boundary`; else None."""
+def inner_target(job_folder, path):
+    """Where the link `path` leads, if that is in a `work/` or the `out/` of the same job; else None."""
     real = os.path.realpath(path)
-    top = os.path.realpath(boundary)
-    return real if real.startswith(top + b"/") else None
+    top = os.path.realpath(job_folder)
+    if not real.startswith(top + b"/"):
+        return None
+    parts = real[len(top) + 1:].split(b"/")
+    ours = parts[0] == b"out" or (parts[0].isdigit() and parts[1:2] == [b"work"])
+    return real if ours else None
