@@ -88,7 +88,11 @@ def take_events(db: Database, id_: str, offset: int, batch: EventBatch | None) -
         return offset
     if batch.start == 0:
         db.execute("DELETE FROM events WHERE job = ? AND source = 'host'", (id_,))
-    rows = [_event_values(id_, "host", batch.start + place, item) for place, item in enumerate(batch.items)]
+    rows = [
+        _event_values(id_, "host", batch.start + place, item)
+        for place, item in enumerate(batch.items)
+        if isinstance(item, Mapping)
+    ]
     if rows:
         db.table("events").insert_all(rows, ignore=True)
     return batch.next
@@ -207,7 +211,9 @@ def put_record(db: Database, sighting: Sighting, record: Json) -> Outcome:
     if isinstance(journal, Mapping):  # as `look` gives it: with the place to read on from
         batch = EventBatch(0, whole(journal.get("next")) or 0, journal.get("items") or [])
     elif isinstance(journal, list) and stored is None:
-        rows = [_event_values(id_, "host", place, item) for place, item in enumerate(journal)]
+        rows = [
+            _event_values(id_, "host", place, item) for place, item in enumerate(journal) if isinstance(item, Mapping)
+        ]
         db.table("events").insert_all(rows, ignore=True)
     if isinstance(record.get("attempts"), list):
         view["attempts"] = record["attempts"]

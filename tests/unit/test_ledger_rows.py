@@ -237,6 +237,14 @@ def test_a_queued_job_that_moves_is_staging_again_and_its_old_host_has_no_say(le
     assert ledger.get("aaaaaaaa").state is JobState.QUEUED
 
 
+@pytest.mark.parametrize(
+    "events", [[], [7, None, {"kind": "seen"}], {"next": "x", "items": None}, {"next": 9, "items": ["?"]}]
+)
+def test_odd_journals_in_a_record_do_no_harm(ledger: Ledger, events: object) -> None:
+    assert ledger.put_record("npu-a", "m1", {**RECORD, "events": events}, at(1)) is Outcome.APPLIED
+    assert len(ledger.events("aaaaaaaa")) == (1 if isinstance(events, list) and events else 0)
+
+
 def test_forgotten_jobs_leave_nothing(ledger: Ledger) -> None:
     ledger.put_record("npu-a", "m1", RECORD, at(1))
     ledger.forget(["aaaaaaaa"])

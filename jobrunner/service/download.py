@@ -1,0 +1,265 @@
+"""Pulled files: where they go, resumed, verified, and never outside of the folder that was named.
+
+Names come from the host and are not believed. A file arrives in a hidden `.….part` beside its place and takes its name
+only when its hash is right, so a file under its own name is always whole. A transfer that is cut leaves the part; the
+next pull goes on from its last byte. Nothing else is left in the folder, and what lies there otherwise is not touched:
+only a file of the same name gives way, once its successor is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobrunner.core.errors import HostError, UsageError
+from jobrunner.service.localdisk import check_space, local_troubles
+from jobrunner.service.locks import FileLock
+from jobrunner.service.names import shown
+from jobrunner.service.progress import NoProgress, Progress
+from jobrunner.service.pullplan import DownloadPlan, Item, Refused, have, in_the_way, local_name, plan
+
+__all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "have", "plan", "save"]
+
+PIECE = 1024 * 1024
+SYNC_FROM = 1024 * 1024
+LOCK_NAME = ".jobrunner-pull.lock"
+
+
+class Transfer(Protocol):
+    """The bytes of one file from an offset on. Once they have ended, `sha256` is the hash of the whole file, or None
+    if it changed on the host meanwhile."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    @property
+    def sha256(self) -> str | None: ...
+
+
+class Fetch(Protocol):
+    """Asks the host for the file at `index` of its list, from byte `offset` on."""
+
+    def __call__(self, index: int, offset: int) -> Transfer: ...
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A file that is now whole at `local`; `fetched` bytes came from the host now (0: it was there)."""
+
+    path: str
+    local: Path
+    size: int
+    sha256: str
+    fetched: int
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What became of a list of files."""
+
+    saved: list[Saved] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def save(files: Sequence[Mapping[str, Any]], fetch: Fetch, to: Path, progress: Progress | None = None) -> Pulled:
+    """Fetch the files of the host's list (`path`, `size`, `sha256` or None, `mtime`, `mode`) into the folder `to`.
+
+    Files that are refused, or change on the host while they are read, are reported and the others taken. Raises
+    UsageError `disk_full`, `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what
+    arrives is twice not what the host says; errors of `fetch` pass through. What arrived stays for next time.
+    """
+    shows = progress or NoProgress()
+    with local_troubles(to):
+        to.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(to / LOCK_NAME)
+        if not lock.acquire():
+            raise UsageError(
+                f"pulling into {to}: another pull into it is under way",
+                code="busy",
+                remedy="Wait for it, or name another folder with --to.",
+            )
+    chosen = plan(files, to)
+    number = shows.start(f"pulling {len(chosen.items)} file{'' if len(chosen.items) == 1 else 's'}", chosen.size)
+    try:
+        return _save(chosen, fetch, shows, number)
+    finally:
+        shows.finish(number)
+        lock.release()
+
+
+def _save(chosen: DownloadPlan, fetch: Fetch, progress: Progress, number: int) -> Pulled:
+    saved: list[Saved] = []
+    refused = list(chosen.refused)
+    with local_troubles(chosen.to):
+        wanted = [(item, _already_here(item)) for item in chosen.items]
+        check_space(chosen.to, sum(_missing(item) for item, digest in wanted if digest is None))
+    ours: set[tuple[int, int]] = set()
+    for item, digest in wanted:
+        if digest is not None:
+            with local_troubles(item.local):
+                _drop_parts(item, but=None)
+            progress.advance(number, item.size)
+            saved.append(Saved(item.path, item.local, item.size, digest, fetched=0))
+            continue
+        outcome = _Arrival(item, fetch, chosen.to, progress, number, ours).run()
+        if isinstance(outcome, Saved):
+            saved.append(outcome)
+        else:
+            refused.append(outcome)
+    return Pulled(saved, refused)
+
+
+class _Arrival:
+    """One file on its way."""
+
+    def __init__(
+        self, item: Item, fetch: Fetch, to: Path, progress: Progress, number: int, ours: set[tuple[int, int]]
+    ) -> None:
+        self._item, self._fetch, self._to = item, fetch, to
+        self._progress, self._number, self._ours = progress, number, ours
+        self._came = 0
+
+    def run(self) -> Saved | Refused:
+        """Fetch, verify, name. A part from an earlier pull that proves wrong is fetched anew, once."""
+        item = self._item
+        with local_troubles(item.local):
+            _make_folders(self._to, item.path)
+            resumed = _drop_parts(item, but=item.part)
+        digest, said = self._receive()
+        if said is None:
+            with local_troubles(item.local):
+                item.part.unlink(missing_ok=True)
+            return Refused(item.path, "it changed on the host while it was read; pull it again")
+        if digest != said and resumed:
+            item.part.unlink(missing_ok=True)
+            digest, said = self._receive()
+        if digest != said:
+            item.part.unlink(missing_ok=True)
+            raise HostError(
+                f"pulling {shown(item.path)}: what arrived has the SHA-256 {digest}, the host says {said}",
+                code="hash_mismatch",
+                remedy="Pull again; if it happens again, look at the host's disk and at the way to it.",
+            )
+        with local_troubles(item.local):
+            return self._publish(digest)
+
+    def _receive(self) -> tuple[str, str | None]:
+        """Append what is missing to the part: the hash of what is there now, and what the host says it should be."""
+        item, seen = self._item, hashlib.sha256()
+        mode = 0o777 if item.executable else 0o666  # less the umask
+        with local_troubles(item.local):
+            handle = os.open(item.part, os.O_RDWR | os.O_CREAT | _SAFE, mode)
+        with open(handle, "r+b", buffering=0) as part:
+            offset = _hash_from_start(part.fileno(), seen, item.size)
+            self._progress.advance(self._number, offset)
+            transfer = self._fetch(item.index, offset)
+            for piece in transfer:
+                offset += len(piece)
+                self._came += len(piece)
+                if offset > item.size:
+                    continue  # longer than when it was listed; heard to its end, so that the next can be asked for
+                seen.update(piece)
+                with local_troubles(item.local):
+                    _write_all(part.fileno(), piece)
+                self._progress.advance(self._number, len(piece))
+            if item.size >= SYNC_FROM:
+                os.fsync(part.fileno())
+        return seen.hexdigest(), transfer.sha256 if offset <= item.size else None
+
+    def _publish(self, digest: str) -> Saved | Refused:
+        item = self._item
+        why = in_the_way(self._to, item.path)  # looked at again: the transfer may have taken hours
+        with suppress(FileNotFoundError):
+            old = os.lstat(item.local)
+            if (old.st_dev, old.st_ino) in self._ours:
+                why = "this machine takes its name for that of another file of the list (upper and lower case)"
+        if why:
+            with suppress(OSError):
+                item.part.unlink()
+            return Refused(item.path, why)
+        _set_time(item.part, item.mtime)
+        os.replace(item.part, item.local)
+        now = os.lstat(item.local)
+        self._ours.add((now.st_dev, now.st_ino))
+        return Saved(item.path, item.local, item.size, digest, fetched=self._came)
+
+
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def _already_here(item: Item) -> str | None:
+    """The hash of a file that is there already and the same; None if it is to be fetched."""
+    try:
+        seen = os.lstat(item.local)
+        if item.sha256 is None or not stat.S_ISREG(seen.st_mode) or seen.st_size != item.size:
+            return None
+        handle = os.open(item.local, os.O_RDONLY | _SAFE)
+    except OSError:
+        return None
+    digest = hashlib.sha256()
+    try:
+        _hash_from_start(handle, digest, sys.maxsize)
+    finally:
+        os.close(handle)
+    return item.sha256 if digest.hexdigest() == item.sha256 else None
+
+
+def _hash_from_start(handle: int, digest: Any, limit: int) -> int:
+    """Hash what a file holds, and stand at its end. One that is longer than `limit` cannot be right: it is emptied."""
+    if os.fstat(handle).st_size > limit:
+        os.ftruncate(handle, 0)
+    count = 0
+    while piece := os.read(handle, PIECE):
+        digest.update(piece)
+        count += len(piece)
+    return count
+
+
+def _make_folders(to: Path, path: str) -> None:
+    here = to
+    for part in path.split("/")[:-1]:
+        here = here / local_name(part)
+        with suppress(FileExistsError):
+            here.mkdir()
+
+
+def _drop_parts(item: Item, but: Path | None) -> bool:
+    """Remove parts of a file, those of earlier states of it too, except one; True if that one is there to go on from.
+
+    It has to be a plain file with no other name: bytes are appended to it.
+    """
+    kept = False
+    for old in item.part.parent.glob(item.part.name.partition("-")[0] + "-*.part"):
+        seen = os.lstat(old)
+        if old == but and stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
+            kept = True
+        else:
+            old.unlink()
+    return kept
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _set_time(path: Path, stamp: str | None) -> None:
+    """Give a file its time on the host; one that makes no sense is left away."""
+    with suppress(ValueError, OverflowError, OSError):
+        moment = datetime.strptime(stamp or "", "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        os.utime(path, (moment.timestamp(), moment.timestamp()))
+
+
+def _missing(item: Item) -> int:
+    """How many bytes of a file are still to come."""
+    with suppress(OSError):
+        return max(0, item.size - item.part.stat().st_size)
+    return item.size
