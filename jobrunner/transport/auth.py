@@ -57,7 +57,7 @@ class AgentAt(AgentSSH):  # type: ignore[misc]
 
     def __init__(self, path: str, limit: float) -> None:
         super().__init__()
-        if sys.platform == "win32" and not path:
+        if sys.platform == "win32":
             self._keys = paramiko.Agent().get_keys()
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

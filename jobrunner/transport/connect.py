@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,18 +21,25 @@ if TYPE_CHECKING:
 
 MAX_HOPS = 8
 _NEVER = threading.Event()
+_loading: threading.Thread | None = None
+_loading_lock = threading.Lock()
 T = TypeVar("T")
 
 
 def preload() -> threading.Thread:
-    """Begin to import Fabric and paramiko beside other work: a connect that is made meanwhile need not wait."""
+    """Begin to import Fabric and paramiko beside other work (once); the thread that does it is returned."""
+    global _loading
+    with _loading_lock:
+        if _loading is None:
+            _loading = threading.Thread(target=_load, name="import-fabric", daemon=True)
+            _loading.start()
+        return _loading
 
-    def load() -> None:
+
+def _load() -> None:
+    # What fails here is raised again, and told, by the import that needs it.
+    with suppress(ImportError):
         import jobrunner.transport.connection  # noqa: F401
-
-    thread = threading.Thread(target=load, name="import-fabric", daemon=True)
-    thread.start()
-    return thread
 
 
 def open_connection(target: HostTarget, *, stop: threading.Event = _NEVER) -> HostConnection:

@@ -65,6 +65,7 @@ class LinkPool:
         with self._lock:
             link = self._links.get(alias)
         if link is None:
+            preload()  # while the SSH configuration is being asked
             fresh = HostLink(self._resolver(alias))
             with self._lock:
                 if self._closed:
@@ -92,8 +93,11 @@ class LinkPool:
                 changed.notify()
 
         if len(wanted) == 1 and deadline is None:
-            return {wanted[0]: self._one(fn, wanted[0])}
-        preload()
+            try:
+                return {wanted[0]: self._one(fn, wanted[0])}
+            except BaseException:
+                self.close()
+                raise
         for alias in wanted:
             threading.Thread(target=work, args=(alias,), name=f"host-{alias}", daemon=True).start()
         ends = None if deadline is None else time.monotonic() + deadline

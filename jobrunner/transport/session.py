@@ -115,10 +115,10 @@ class Session:
         """Send one J frame."""
         self._send(wire.pack_json(message))
 
-    def send_bytes(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes | memoryview) -> None:
         """Send a piece of a byte stream, as B frames of a bounded size. An empty piece sends nothing."""
         for start in range(0, len(data), PIECE):
-            self._send(wire.pack(b"B", data[start : start + PIECE]))
+            self._send(wire.pack(b"B", bytes(data[start : start + PIECE])))
 
     def send_end(self) -> None:
         """Send the end of a byte stream."""

@@ -14,7 +14,10 @@ from typing import Any
 import paramiko
 from paramiko.packet import Packetizer
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
+_theirs = logging.getLogger("paramiko")
+_theirs.addHandler(logging.NullHandler())
+if _theirs.level == logging.NOTSET:
+    _theirs.setLevel(logging.CRITICAL)  # it logs tracebacks of what is told as an error here
 log = logging.getLogger("jobrunner.transport")
 
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
