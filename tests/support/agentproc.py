@@ -167,6 +167,7 @@ class AgentHost:
         self.python = python or sys.executable
         self.place = place
         self._channels: list[Channel] = []
+        self._home: Path | None = None
 
     def channel(self, **env: str) -> Channel:
         """A new channel; closed with the host."""
@@ -184,9 +185,10 @@ class AgentHost:
 
     @property
     def home(self) -> Path:
-        """The folder of this instance."""
-        (only,) = [path for path in (self.root / "hosts").iterdir() if not path.name.startswith(".")]
-        return only
+        """The folder of this instance: the only one when it was first asked for."""
+        if self._home is None:
+            (self._home,) = [path for path in (self.root / "hosts").iterdir() if not path.name.startswith(".")]
+        return self._home
 
     def job(self, job_id: str) -> Path:
         """The folder of a job."""
