@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -378,13 +377,3 @@ def test_the_view_of_a_job_is_the_answer_s_state(host: AgentHost) -> None:
     view.all()
     seen = jobs.job_view(host.layout, "job00001")
     assert seen and view.answer == {"attempt": 1, "offset": 0, "state": seen["state"], "final": True}
-
-
-def test_no_process_of_ours_is_left(host: AgentHost) -> None:
-    host.begin("job00001", 1, b"x\n")
-    host.end("job00001")
-    channel = host.channel()
-    View(channel, follow=True).all()
-    channel.close()
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert f" rpc {host.root}\n" not in found
