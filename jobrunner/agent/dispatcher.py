@@ -26,6 +26,8 @@ from .layout import Layout, lock_name
 
 TROUBLE_S = 5.0
 IDLE_S = 60.0  # the slow look beside the notifications
+STARTS = 5  # so often is a start tried whose supervisor breaks
+NOT_NOW = 75  # exit code of a supervisor that could not commit its start here and now
 BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
 RACE_S = 0.5  # when somebody else acts on a waiting job, it is looked at again so soon
 NO_CARD = -1  # stands for a card whose number is not known yet
@@ -84,6 +86,8 @@ class Dispatcher:
         self.readings = readings.Readings(layout)
         self.supervisors = {}
         self.later = {}
+        self.tried = {}
+        self.failures = {}
         self.watched = {}
         self.yielding = {}
         self.shown = None
@@ -139,10 +143,49 @@ class Dispatcher:
             job_id = self.supervisors.pop(pid, None)
             if job_id is None:
                 continue
-            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 75:
-                self.later[job_id] = time.monotonic() + BACK_OFF_S
-            elif status != 0:
+            if status != 0:
                 settle.settle(self.layout, job_id)
+            if jobs.queue_entry(self.layout, job_id) is not None:
+                self.start_failed(job_id, status)
+
+    def start_failed(self, job_id, status):
+        """A supervisor ended before its start was committed: try again later; if it cannot work here, give up."""
+        entry = jobs.queue_entry(self.layout, job_id) or {}
+        if (entry.get("attempt") or 1) != self.tried.get(job_id):
+            return  # what waits now is the next attempt
+        count = self.failures[job_id] = self.failures.get(job_id, 0) + 1
+        self.later[job_id] = time.monotonic() + min(BACK_OFF_S, 0.1 * 2**count)
+        broken = os.WIFEXITED(status) and os.WEXITSTATUS(status) != NOT_NOW
+        if broken and count >= STARTS:
+            text = "its supervisor ended with exit code {} at each of {} starts: see agent.log in {}".format(
+                os.WEXITSTATUS(status), count, files.to_text(self.layout.home)
+            )
+            self.end_waiting(job_id, "launch", text)
+
+    def end_waiting(self, job_id, reason, text):
+        """Conclude a waiting job as FAILED, unless somebody acts on it or it waits no longer. True if that was done."""
+        lock = leases.bind(self.layout.job_lock(job_id))
+        if lock is None:
+            return False
+        try:
+            if jobs.queue_entry(self.layout, job_id) is None:
+                return False
+            conclude.finish(
+                self.layout,
+                job_id,
+                {
+                    "state": "FAILED",
+                    "reason": reason,
+                    "exit_code": None,
+                    "signal": None,
+                    "at": clock.stamp(),
+                    "attempt": None,
+                    "evidence": text,
+                },
+            )
+            return True
+        finally:
+            leases.release([lock])
 
     def watch(self):
         """Ask the kernel for a signal on every change in the queue and in what users show each other."""
@@ -189,33 +232,11 @@ class Dispatcher:
     def end_before_start(self, entry):
         """Conclude a waiting job that was cancelled, or whose `after` cannot be met any more. True if it is over."""
         job_id = entry["id"]
-        cancelled = jobs.cancel(self.layout, job_id) is not None
+        if jobs.cancel(self.layout, job_id) is not None:
+            self.tidy_queue(job_id)
+            return jobs.is_final(self.layout, job_id)
         _, hopeless, text = order.dependency(entry, situation.states_for(self.layout, entry))
-        if not cancelled and not hopeless:
-            return False
-        lock = leases.bind(self.layout.job_lock(job_id))
-        if lock is None:
-            return False
-        try:
-            if cancelled:
-                settle.act(self.layout, job_id, lock)
-            elif jobs.queue_entry(self.layout, job_id) is not None:
-                conclude.finish(
-                    self.layout,
-                    job_id,
-                    {
-                        "state": "FAILED",
-                        "reason": "dependency",
-                        "exit_code": None,
-                        "signal": None,
-                        "at": clock.stamp(),
-                        "attempt": None,
-                        "evidence": text,
-                    },
-                )
-        finally:
-            leases.release([lock])
-        return True
+        return hopeless and self.end_waiting(job_id, "dependency", text)
 
     def leave(self):
         """The queue is empty: give the lock back, and look once more so that no wake-up is lost. True to end."""
@@ -279,6 +300,7 @@ class Dispatcher:
         drop = [self.lock] + [handle for handle, _ in self.watched.values()]
         pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop)
         self.supervisors[pid] = entry["id"]
+        self.tried[entry["id"]] = entry.get("attempt") or 1
 
     def choose(self, entry, candidates):
         """The best set of the candidates (cards that belong together), or None if no allowed set is free."""

@@ -252,8 +252,9 @@ def agent_place():
     for _ in range(package.count(".") + 2):
         place = os.path.dirname(place)
     name = os.path.basename(place)
-    # A zipapp, or the folder beside it into which it was unpacked.
-    known = name[len("agent-") :].split(".")[0] if name.startswith("agent-") else ""
+    if name.endswith(".pyz"):
+        name = name[: -len(".pyz")]
+    known = name[len("agent-") :] if name.startswith("agent-") else ""
     return place, package, known
 
 

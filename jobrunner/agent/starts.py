@@ -103,9 +103,15 @@ def _supervise(layout, entry, cards, lock, held, drop):
 
 
 def _other_agent(layout, entry):
-    """The zipapp of the agent that a job names, if it is another than this one and there."""
+    """Where the agent that a job names lies (unpacked, or as a zipapp), if it is another than this one and there."""
     named = entry.get("agent")
     if not named or named == procs.agent_place()[2] or not str(named).isalnum():
         return None
-    path = os.path.join(layout.agents, "agent-{}.pyz".format(named).encode("ascii"))
-    return path.decode("utf-8", "surrogateescape") if os.path.exists(path) else None
+    folder = os.path.join(layout.agents, "agent-{}".format(named).encode("ascii"))
+    for place, proof in (
+        (folder, os.path.join(folder, b"jobrunner/agent/supervisor.py")),
+        (folder + b".pyz", folder + b".pyz"),
+    ):
+        if os.path.exists(proof):
+            return files.to_text(place)
+    return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agentproc import agent_host, until
+from tests.support.agentproc import agent_host, job, until
 from tests.support.running import FINAL, Runs, gone, kill, of_job
 
 
@@ -152,3 +152,23 @@ def test_kill_at_random_points(runs: Runs, seed: int) -> None:
         if view["state"] == "COMPLETED":
             assert "done" in runs.log(job_id)
     assert set(verdicts.values()) <= set(FINAL)
+
+
+def test_broken_supervisor_is_not_started_for_ever(tmp_path: Path) -> None:
+    """A job that names an agent whose supervisor breaks at once: the others go on, and it fails with the evidence."""
+    with agent_host(tmp_path) as host:
+        host.ask("probe")
+        broken = host.root / "agent" / "agent-00badbad" / "jobrunner" / "agent"
+        broken.mkdir(parents=True)
+        for folder in (broken, broken.parent):
+            (folder / "__init__.py").write_text("")
+        (broken / "supervisor.py").write_text("def main(argv):\n    raise ValueError('broken')\n")
+        runs = Runs(host)
+        entry = job("abroken01", limits={"cpu_jobs": 1})
+        entry["request"]["agent"] = "00badbad"
+        runs.channel.stage([entry], None)
+        runs.submit("aworks001", "true", limits={"cpu_jobs": 1})
+        assert runs.final("aworks001")["state"] == "COMPLETED"
+        view = runs.final("abroken01", within=30)
+        assert (view["state"], view["reason"]) == ("FAILED", "launch") and "agent.log" in view["evidence"]
+        assert "ValueError: broken" in (host.home / "agent.log").read_text()
