@@ -56,7 +56,9 @@ def receive(layout, session, digest, size):
         finally:
             os.close(handle)
         os.rename(aside, os.path.join(folder, digest.encode("ascii")))
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = folder  # what is written to, for the message
         try:
             os.unlink(aside)
         except OSError:

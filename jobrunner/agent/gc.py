@@ -11,6 +11,7 @@ import time
 
 from . import checkpoints, clock, inside, jobs, manifest, remove
 from .files import AgentError, append_line, read_json, to_bytes, to_text
+from .layout import JOB_ID
 
 DAY = 86400.0
 KEEP_DAYS = 30
@@ -47,8 +48,9 @@ def run(session, request):
     dry_run = request.get("dry_run") is not False
     cleaner = Cleaner(session.layout, session.agent, dry_run, days, bool(request.get("checkpoints")), time.time())
     old = _old_jobs(cleaner)
+    sources = _sources(session.layout)
     for job_id in old:
-        _clean_job(cleaner, job_id)
+        _clean_job(cleaner, job_id, cleaner.with_checkpoints and job_id not in sources)
     _clean_blobs(cleaner, frozenset(old))
     _clean_agents(cleaner)
     _clean_leftovers(cleaner)
@@ -70,7 +72,19 @@ def _old_jobs(cleaner):
     return found
 
 
-def _clean_job(cleaner, job_id):
+def _sources(layout):
+    """Jobs from whose checkpoints a job that is not final may still go on."""
+    found = set()
+    todo = [job_id for job_id in jobs.all_ids(layout) if not jobs.is_final(layout, job_id)]
+    while todo:
+        source = read_json(os.path.join(layout.job(todo.pop()), b"resume.json"), {}).get("job")
+        if isinstance(source, str) and JOB_ID.match(source) and source not in found:
+            found.add(source)
+            todo.append(source)
+    return found
+
+
+def _clean_job(cleaner, job_id, with_checkpoints):
     layout = cleaner.layout
     request = jobs.request(layout, job_id) or {}
     if not cleaner.dry_run:
@@ -80,12 +94,12 @@ def _clean_job(cleaner, job_id):
     for top, number in checkpoints.places(layout, job_id):
         if number is None or not os.path.isdir(top):
             continue
-        kept = set() if cleaner.with_checkpoints else _kept(top, noted, patterns)
+        kept = set() if with_checkpoints else _kept(top, noted, patterns)
         if not kept:
             cleaner.drop(top, "work folder of a job that ended over {:g} days ago".format(cleaner.keep_s / DAY))
         else:
             _drop_all_but(cleaner, top, kept)
-    if cleaner.with_checkpoints:
+    if with_checkpoints:
         out = os.path.join(layout.job(job_id), b"out")
         for path in noted:
             if path.startswith(out + b"/") and os.path.lexists(path):

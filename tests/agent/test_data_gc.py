@@ -79,6 +79,20 @@ def test_checkpoints_and_outputs_stay_unless_asked_for(host: AgentHost) -> None:
     assert host.ask("checkpoints", id="job00001")["checkpoints"] == []
 
 
+def test_a_checkpoint_that_a_living_job_may_go_on_from_stays(host: AgentHost) -> None:
+    work = finished(host, "job00001", checkpoints={"paths": ["ckpt/*.pt"]})
+    host.ask("clone", id="job00001", resume=True, **job("job00002"))
+    host.ask("clone", id="job00002", resume=True, **job("job00003"))
+    host.begin("job00002")
+    host.end("job00002")
+    host.ask("gc", dry_run=False, keep_days=30, checkpoints=True)
+    assert (work / "ckpt" / "1.pt").exists() and not (work / "train.py").exists()
+    host.begin("job00003")
+    host.end("job00003")
+    host.ask("gc", dry_run=False, keep_days=30, checkpoints=True)
+    assert not work.exists()
+
+
 def test_young_and_living_jobs_keep_everything(host: AgentHost) -> None:
     young = finished(host, "job00001", at=time.time() - 86400)
     host.channel().stage([job("job00002")], Tree().file("a", b"of a queued job"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -48,7 +49,7 @@ def test_every_python_from_a_zipapp(python: str, pyz: Path, tmp_path: Path) -> N
     with agent_host(tmp_path, python=python, place=pyz) as host:
         host.drain()
         channel = host.channel()
-        answer = channel.stage([job("job00001")], tree)
+        answer = channel.stage([job("job00001", checkpoints={"paths": ["ckpt/*"]}, outputs=["*.txt"])], tree)
         assert answer["need"] == [0, 1]
         assert answer["jobs"]["job00001"]["state"] == "QUEUED"
         (host.job("job00001") / "out" / "result.txt").write_bytes(b"fine\n")
@@ -58,6 +59,19 @@ def test_every_python_from_a_zipapp(python: str, pyz: Path, tmp_path: Path) -> N
         channel.json()
         assert channel.ask("records", jobs="all")["jobs"]["job00001"]["request"]["id"] == "job00001"
         assert channel.ask("checkpoints", id="job00001") == {"checkpoints": []}
+        (host.job("job00001") / "out" / "ckpt").mkdir()
+        (host.job("job00001") / "out" / "ckpt" / "7.pt").write_bytes(b"x")
+        (entry,) = until(
+            lambda: [e for e in channel.ask("checkpoints", id="job00001")["checkpoints"] if e["sha256"]], what="a hash"
+        )
+        assert entry["step"] == 7 and entry["sha256"] == hashlib.sha256(b"x").hexdigest()
+        host.begin("job00001", log=b"one\ntwo\n")
+        host.end("job00001")
+        channel.send({"v": 1, "op": "tail", "id": "job00001", "follow": True, "grep": "t.o"})
+        frames = until(lambda: channel.reader.frame()) and [channel.reader.frame()]
+        assert frames == [(b"B", b"two\n")]
+        while "ok" not in channel.json():
+            pass
         assert channel.ask("gc", dry_run=True)["removed"] == []
         assert channel.ask("probe")["python"]["version"] in subprocess.check_output(
             [python, "-V"], stderr=subprocess.STDOUT, text=True

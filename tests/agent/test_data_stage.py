@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
 import time
 import zlib
 from collections.abc import Iterator
@@ -200,6 +201,39 @@ def test_no_space_is_said_before_anything_is_sent(host: AgentHost, channel: Chan
         channel.json()
     assert failed.value.code == "no_space"
     assert str(host.root) in failed.value.message and "bytes are free" in failed.value.message
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
+def test_a_disk_that_fills_up_meanwhile(host: AgentHost) -> None:
+    blob_folder = host.root / "blobs"
+    blob_folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(blob_folder)], check=True)
+    try:
+        tree = Tree().file("big", os.urandom(200_000))
+        channel = host.channel()
+        with pytest.raises(AgentFailed) as failed:
+            channel.stage([job("job00001")], tree)
+        assert failed.value.code == "no_space"
+        assert str(blob_folder) in failed.value.message and "bytes are free" in failed.value.message
+        assert list((host.home / "jobs").iterdir()) == [] and not list(blob_folder.rglob(".tmp-*"))
+        assert channel.stage([job("job00001")], small())["jobs"]["job00001"]["state"] == "QUEUED"
+    finally:
+        subprocess.run(["umount", str(blob_folder)], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system can be mounted by root only")
+def test_a_read_only_file_system_is_named(host: AgentHost) -> None:
+    blob_folder = host.root / "blobs"
+    blob_folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", str(blob_folder)], check=True)
+    try:
+        with pytest.raises(AgentFailed) as failed:
+            host.channel().stage([job("job00001")], small())
+        assert failed.value.code == "read_only" and str(blob_folder) in failed.value.message
+    finally:
+        subprocess.run(["umount", str(blob_folder)], check=True)
 
 
 def test_no_room_for_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
