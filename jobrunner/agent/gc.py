@@ -10,14 +10,15 @@ import stat
 import time
 
 from . import checkpoints, clock, inside, jobs, manifest, remove
-from .files import AgentError, append_line, read_json, to_bytes, to_text
+from .files import AgentError, append_line, read_file, read_json, to_bytes, to_text
 from .layout import JOB_ID
 
 DAY = 86400.0
 KEEP_DAYS = 30
 AGENT_DAYS = 7  # an agent that was used within a week stays: something of it may still run
-_AGENT = re.compile(br"agent-([0-9a-f]+)\.pyz\Z")
-_ASIDE = re.compile(br"(\.tmp-|\.work-).*|.*\.tmp\Z")
+_AGENT = re.compile(br"agent-([0-9a-f]+)(\.pyz)?\Z")
+_RUNNING = re.compile(br"/agent-([0-9a-f]+)(?:\.pyz)?\0")
+_ASIDE = re.compile(br"(\.tmp-|\.work-).*|.*\.tmp(\.pyz)?\Z")
 
 
 class Cleaner:
@@ -208,7 +209,7 @@ def _older(path, limit):
 
 def _clean_agents(cleaner):
     layout = cleaner.layout
-    needed = {to_bytes(cleaner.own_agent or "")}
+    needed = _running_agents() | {to_bytes(cleaner.own_agent or "")}
     for _, _, folder in _each_job(layout):
         if not os.path.exists(os.path.join(folder, b"final.json")):
             agent = read_json(os.path.join(folder, b"request.json"), {}).get("agent")
@@ -218,11 +219,35 @@ def _clean_agents(cleaner):
         names = os.listdir(layout.agents)
     except OSError:
         return
-    for name in names:
-        path = os.path.join(layout.agents, name)
+    versions = {}
+    for name in sorted(names):
         match = _AGENT.match(name)
-        if match and match.group(1) not in needed and _older(path, cleaner.now - AGENT_DAYS * DAY):
-            cleaner.drop(path, "a version of the agent that no job needs and nobody used for a week")
+        if match and match.group(1) not in needed:
+            versions.setdefault(match.group(1), []).append(os.path.join(layout.agents, name))
+    for paths in versions.values():
+        # A version is used from its unpacked folder and marked as used on its zipapp.
+        if max(_age_mark(path) for path in paths) < cleaner.now - AGENT_DAYS * DAY:
+            for path in paths:
+                cleaner.drop(path, "a version of the agent that no job needs and nobody used for a week")
+
+
+def _age_mark(path):
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _running_agents():
+    """Hashes of the agents that processes here run from."""
+    found = set()
+    for name in os.listdir(b"/proc"):
+        if name.isdigit():
+            try:
+                found.update(_RUNNING.findall(read_file(b"/proc/" + name + b"/cmdline", 1 << 20) or b""))
+            except OSError:
+                continue
+    return found
 
 
 def _clean_leftovers(cleaner):

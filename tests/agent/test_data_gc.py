@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,8 +160,15 @@ def test_old_agents_go_but_those_that_jobs_name_stay(host: AgentHost) -> None:
         (agents / name).write_bytes(b"zip")
         os.utime(agents / name, (OLD, OLD))
     (agents / "agent-dddd.pyz").write_bytes(b"just put here")
-    answer = host.ask("gc", dry_run=False)
-    assert sorted(why(answer)) == ["agent-bbbb.pyz", "agent-cccc.pyz"]
+    for name in ["agent-bbbb", "agent-dddd", "agent-eeee"]:
+        (agents / name / "jobrunner").mkdir(parents=True)
+        os.utime(agents / name, (OLD, OLD))
+    words = [host.python, "-c", "input()", str(agents / "agent-eeee"), "dispatcher"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as running:
+        answer = host.ask("gc", dry_run=False)
+        assert sorted(why(answer)) == ["agent-bbbb", "agent-bbbb.pyz", "agent-cccc.pyz"]
+        running.communicate(b"\n")
+    assert sorted(why(host.ask("gc", dry_run=False))) == ["agent-eeee"]
     host.begin("job00001")
     host.end("job00001")
     assert sorted(why(host.ask("gc", dry_run=False))) == ["agent-aaaa.pyz"]
