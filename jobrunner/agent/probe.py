@@ -8,20 +8,31 @@ from . import instance
 from .files import read_file, read_json, to_bytes, to_text
 
 TOOL_S = 5.0
-_NETWORK = frozenset((
+NETWORK = frozenset((
     "nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"))
 
 
 def run(session, request):
-    """Operation `probe`."""
+    """Operation `probe`; with `deep` also the parts of `probe_deep`, which are asked meanwhile."""
     layout = session.layout
+    if not request.get("deep"):
+        return basic(layout)
+    from . import probe_deep
+    gathering = probe_deep.Gathering(session, request)
+    facts = basic(layout)
+    facts.update(gathering.result())
+    return facts
+
+
+def basic(layout):
+    """The facts that take no time."""
     kind = filesystem_of(layout.root)
     return {
         "python": {"path": sys.executable, "version": "{}.{}.{}".format(*sys.version_info[:3])},
         "tmux": _tool("tmux", ["-V"]),
         "docker": _docker(),
         "disk": disk(layout.root),
-        "root": {"path": to_text(layout.root), "filesystem": kind, "network": kind in _NETWORK,
+        "root": {"path": to_text(layout.root), "filesystem": kind, "network": kind in NETWORK,
                  "noexec": noexec(layout.root)},
         "locale": {name: os.environ.get(name) for name in ("LANG", "LC_ALL", "LC_CTYPE")},
         "login": _login(),
@@ -126,18 +137,33 @@ def _ask(words):
 def _login():
     """Whether processes survive the end of a session: logind's KillUserProcesses, and linger."""
     kill = None
-    for path in (b"/etc/systemd/logind.conf", b"/usr/lib/systemd/logind.conf"):
+    for path in _logind_files():
         try:
             data = read_file(path) or b""
         except OSError:
             continue
         for line in data.splitlines():
             word, _, value = line.strip().partition(b"=")
-            if word.strip() == b"KillUserProcesses" and kill is None:
+            if word.strip() == b"KillUserProcesses":
                 kill = value.strip().lower() in (b"yes", b"true", b"1", b"on")
     user = instance.user_name()
     return {"kill_user_processes": bool(kill), "linger": os.path.exists(b"/var/lib/systemd/linger/" + to_bytes(user)),
             "logind": os.path.isdir("/run/systemd/seats") or os.path.isdir("/run/systemd/sessions")}
+
+
+def _logind_files(places=(b"/usr/lib/systemd", b"/run/systemd", b"/etc/systemd")):
+    """logind's configuration in the order in which later values win: the main file, then its drop-ins by name."""
+    mains = [os.path.join(place, b"logind.conf") for place in places]
+    found = [path for path in mains if os.path.exists(path)][-1:]
+    drops = {}
+    for place in places:
+        folder = os.path.join(place, b"logind.conf.d")
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        drops.update((name, os.path.join(folder, name)) for name in names if name.endswith(b".conf"))
+    return found + [drops[name] for name in sorted(drops)]
 
 
 def _memory_mb():
@@ -156,9 +182,10 @@ def _shell():
 
 
 def _os_name():
-    for line in (read_file(b"/etc/os-release") or b"").splitlines():
-        if line.startswith(b"PRETTY_NAME="):
-            return to_text(line.partition(b"=")[2].strip(b"\"'"))
+    for path in (b"/etc/os-release", b"/usr/lib/os-release"):
+        for line in (read_file(os.path.realpath(path)) or b"").splitlines():
+            if line.startswith(b"PRETTY_NAME="):
+                return to_text(line.partition(b"=")[2].strip(b"\"'"))
     return None
 
 
