@@ -120,9 +120,13 @@ class LoopbackHost:
         for attempt in range(PORT_TRIES):
             self.port = self.port if fixed else _free_port()
             self._write_server_config()
-            if self._launch(sshd):
-                self._write_client_files()
-                return self
+            try:
+                if self._launch(sshd):
+                    self._write_client_files()
+                    return self
+            except BaseException:
+                self.stop()
+                raise
             self.stop()
             if fixed or attempt == PORT_TRIES - 1:
                 break
