@@ -38,7 +38,7 @@ class CardHost:
 
     def up(self, job_id: str) -> list[int]:
         """Wait until the job runs; its cards."""
-        until((self.host.job(job_id) / "out" / "up").exists, what=f"{job_id} is up")
+        until((self.host.job(job_id) / "out" / "up").exists, timeout=60, what=f"{job_id} is up")
         return self.runs.view(job_id)["cards"]
 
 
@@ -73,12 +73,13 @@ def test_next_job_starts_at_once(cards: CardHost) -> None:
     for number in range(6):
         runs.submit(f"ahandov0{number}", "sleep 0.2", device="npu", cards=4)
     for number in range(6):
-        assert runs.final(f"ahandov0{number}")["state"] == "COMPLETED"
+        assert runs.final(f"ahandov0{number}", within=60)["state"] == "COMPLETED"
     gaps = []
     for number in range(1, 6):
         ended = json.loads((cards.host.job(f"ahandov0{number - 1}") / "final.json").read_bytes())["at"]
         gaps.append(clock.seconds(runs.start(f"ahandov0{number}")["at"]) - clock.seconds(ended))
-    assert min(gaps) < 0.05 and sorted(gaps)[2] < 0.15, gaps
+    # About 20 ms on an idle machine; a new reading would come after 5 s at the earliest.
+    assert min(gaps) < 0.1 and max(gaps) < 2, gaps
 
 
 def test_explicit_cards_only_cards_max_cards(cards: CardHost) -> None:
