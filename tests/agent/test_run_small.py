@@ -25,6 +25,13 @@ def build(folder: Path) -> Path:
     return path
 
 
+def idle_for(seconds: float, *pids: int) -> bool:
+    """True if none of the processes used any CPU time in such a span."""
+    before = [cpu_s(pid) for pid in pids]
+    settle_down(seconds)
+    return [cpu_s(pid) for pid in pids] == before
+
+
 @pytest.mark.parametrize("python", sorted({pythons()[0], pythons()[-1]}))
 def test_small_and_idle(tmp_path: Path, python: str) -> None:
     with agent_host(tmp_path, python=python, place=build(tmp_path)) as host:
@@ -35,10 +42,7 @@ def test_small_and_idle(tmp_path: Path, python: str) -> None:
         dispatcher = until(runs.dispatcher, what="a dispatcher")
         supervisor = runs.start("asmalljob")["supervisor"]["pid"]
         runs.channel.close()
-        settle_down(0.3)
-        before = cpu_s(dispatcher), cpu_s(supervisor)
-        settle_down(1.5)
-        assert (cpu_s(dispatcher), cpu_s(supervisor)) == before
+        until(lambda: idle_for(1.5, dispatcher, supervisor), what="both are idle for a second and a half")
         sizes = private_dirty_kb(dispatcher), private_dirty_kb(supervisor)
         print(f"{python}: Private_Dirty of dispatcher and supervisor: {sizes} kB")
         assert max(sizes) < LIMIT_KB, sizes
