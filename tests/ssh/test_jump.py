@@ -37,7 +37,7 @@ class Site:
             extra = [f"  {line}" for line in options.get(name, "").split("; ") if line]
             blocks += [own[0], *extra, *own[1:]]
         file.write_text("\n".join([*blocks, *options.get("every", "").split("; ")]) + "\n", encoding="utf-8")
-        settings = TransportSettings(connect_s=3.0, retry_s=1.0)
+        settings = TransportSettings(connect_s=2.0, retry_s=1.0)
         return HostTarget.of(alias, ssh_config=file, root="~/root", settings=settings)
 
 

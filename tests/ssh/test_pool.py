@@ -72,7 +72,7 @@ def test_a_silent_host_delays_by_its_connect_limit_only(
     with ServerOf(lambda sock: None) as server:
         file = config_of(tmp_path, *pair, mute=server.port)
         began = time.monotonic()
-        with pool_of(file, connect_s=1.5) as pool:
+        with pool_of(file, connect_s=1.0) as pool:
             outcomes = pool.map(instance, ["one", "mute", "two"])
             took = time.monotonic() - began
     assert outcomes["one"].error is None

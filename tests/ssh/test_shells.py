@@ -120,7 +120,7 @@ def test_a_start_up_file_that_takes_the_shell_away(tmp_path: Path, line: str, co
         (tmp_path / "home" / ".bashrc").write_text(line + "\n", encoding="utf-8")
         began = time.monotonic()
         with (
-            HostLink(target_of(host, request_s=3.0), image=test_agent()) as link,
+            HostLink(target_of(host, request_s=2.0), image=test_agent()) as link,
             pytest.raises(HostSetupError) as caught,
         ):
             link.request("echo", value="$(touch /tmp/jobrunner-injected)")
