@@ -80,7 +80,7 @@ def show(session: Session, word: str) -> JobDetails:
     """Everything about one job, as its host sees it now."""
     id_ = session.ledger.resolve(word)
     found = reconcile(session, only=[id_])
-    _refresh_checkpoints(session, id_, found)
+    refresh_checkpoints(session, id_, found)
     ledger = session.ledger
     detail = ledger.detail(id_)
     return JobDetails(
@@ -99,20 +99,27 @@ def show(session: Session, word: str) -> JobDetails:
     )
 
 
-def _refresh_checkpoints(session: Session, id_: str, found: Reconciled) -> None:
-    """The host's list of checkpoints, over the connection that is open anyway."""
-    row = session.ledger.get(id_)
-    if row.host is None or row.host not in found.answers:
+def refresh_checkpoints(session: Session, id_: str, found: Reconciled, *, again: bool = False) -> None:
+    """Take over the host's list of checkpoints. A final job's list is complete, so it is asked for once (or `again`).
+
+    A host that does not answer becomes an error of `found`; the list stays as it is remembered.
+    """
+    detail = session.ledger.detail(id_)
+    row, key = detail.row, f"checkpoints:{id_}"
+    paths = (detail.request.get("run", {}).get("checkpoints") or {}).get("paths")
+    if not paths or row.host is None or row.host in found.errors:
         return
-    spec = session.ledger.detail(id_).request.get("spec", {})
-    if not (spec.get("checkpoints") or {}).get("paths"):
+    if row.state.final and not again and session.ledger.meta(key) == "complete":
         return
     try:
         answer = session.link(row.host).request("checkpoints", id=id_)
     except HostError as error:
         found.errors[row.host] = error
         return
+    found.answers.setdefault(row.host, {})
     session.ledger.replace_checkpoints(id_, answer["checkpoints"])
+    if row.state.final and all(item.get("sha256") for item in answer["checkpoints"]):
+        session.ledger.set_meta(key, "complete")
 
 
 def _attempt(attempt: Any) -> dict[str, Any]:

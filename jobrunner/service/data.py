@@ -1,0 +1,162 @@
+"""A job's files: checkpoints listed and fetched, outputs fetched; resumed at the byte, verified by hash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import HostError, JobrunnerError, LinkLostError, NotFoundError
+from jobrunner.core.jobs import JobRow
+from jobrunner.service.jobs import checkpoint_json, refresh_checkpoints
+from jobrunner.service.reconcile import Reconciled, reconcile
+from jobrunner.service.results import CheckpointList, PullResult
+from jobrunner.service.session import Session
+
+if TYPE_CHECKING:
+    from jobrunner.service.download import Pulled, Transfer
+    from jobrunner.transport.session import Session as Stream
+
+TRIES, PAUSE_S = 5, 1.0
+
+
+def checkpoints(session: Session, word: str) -> CheckpointList:
+    """A job's checkpoints, newest first, as its host has them now; as remembered if it does not answer."""
+    id_ = session.ledger.resolve(word)
+    found = reconcile(session, only=[id_])
+    refresh_checkpoints(session, id_, found)
+    return CheckpointList(
+        row=session.ledger.get(id_),
+        checkpoints=_listed(session, id_),
+        errors=list(found.errors.values()),
+        warnings=session.warnings,
+        hosts_asked=found.asked,
+        hosts_answered=len(found.answers),
+    )
+
+
+def _listed(session: Session, id_: str) -> list[dict[str, Any]]:
+    return [checkpoint_json(item) for item in session.ledger.checkpoints(id_) if not item.removed]
+
+
+def pull_checkpoints(session: Session, word: str, which: str, to: Path | None = None) -> PullResult:
+    """Fetch `last`, `best`, `all` or a named checkpoint into a folder (default: in the state folder)."""
+    id_ = session.ledger.resolve(word)
+    row = _reachable(session, id_)
+    folder = to or session.home / "artifacts" / id_ / "checkpoints"
+    pulled = _pull(session, row, folder, checkpoint=which)
+    refresh_checkpoints(session, id_, Reconciled(), again=True)
+    names = {item["name"] for item in _listed(session, id_)}
+    for saved in pulled.saved:
+        for name in names:
+            if saved.path == name or saved.path.startswith(name + "/"):
+                session.ledger.set_pulled(id_, name, str((folder / name).absolute()))
+    return _result(session, row, folder, pulled, _listed(session, id_))
+
+
+def pull(session: Session, word: str, paths: Sequence[str], to: Path | None = None) -> PullResult:
+    """Fetch files of a job by path or pattern (default: the spec's `outputs`, else all of JOBRUNNER_OUTPUT_DIR)."""
+    id_ = session.ledger.resolve(word)
+    row = _reachable(session, id_)
+    folder = to or session.home / "artifacts" / id_ / "outputs"
+    return _result(session, row, folder, _pull(session, row, folder, paths=list(paths) or None), [])
+
+
+def _reachable(session: Session, id_: str) -> JobRow:
+    """The row of a job whose host can be asked for files; the status is brought up to date on the way."""
+    found = reconcile(session, only=[id_])
+    row = session.ledger.get(id_)
+    if row.host is None or row.submitted_at is None:
+        raise NotFoundError(f"{row.name} ({id_}) is on no host, so it has no files", code="no_files")
+    if row.host in found.errors:
+        raise found.errors[row.host]
+    return row
+
+
+@dataclass
+class _Arriving:
+    """The bytes of one file as the host sends them (`download.Transfer`)."""
+
+    stream: Stream
+    sha256: str | None = field(default=None)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            kind, payload = self.stream.frame()
+            if kind == b"B":
+                yield payload
+            elif kind == b"E":
+                break
+            else:
+                self.stream.message(payload)  # raises what the host says
+        verdict = self.stream.read_json()
+        self.sha256 = verdict.get("sha256")
+
+
+def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
+    """Collect files over a connection of their own; a cut link is taken up where it broke."""
+    for left in reversed(range(TRIES)):
+        try:
+            with session.timings.phase("transfer"):
+                return _pull_once(session, row, to, wanted)
+        except LinkLostError as error:
+            session.links.forget(row.host or "")
+            if not left:
+                raise
+            session.progress.note(f"link to {row.host} lost while pulling ({error.message}); going on")
+            time.sleep(PAUSE_S)
+        except HostError as error:
+            raise _named(error) from error
+    raise AssertionError("unreachable")
+
+
+def _named(error: HostError) -> JobrunnerError:
+    """What the host says of a file that is not there is no trouble with the host."""
+    if error.code in ("no_such_checkpoint", "no_such_file", "no_such_job", "not_complete"):
+        return NotFoundError(error.message, remedy=error.remedy, code=error.code)
+    return error
+
+
+def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any]) -> Pulled:
+    from jobrunner.service.download import have, save
+
+    assert row.host is not None
+    with session.link(row.host).bulk().stream("collect", id=row.id, have=have(to), **wanted) as stream:
+        listed = stream.read_json()
+        for entry in listed.get("skipped", []):
+            session.warn(f"{entry.get('path')}: not fetched: {entry.get('why')}")
+
+        def fetch(index: int, offset: int) -> Transfer:
+            stream.send_json({"get": index, "offset": offset})
+            return _Arriving(stream)
+
+        pulled = save(listed["files"], fetch, to, session.progress)
+        stream.send_json({"done": True})
+        stream.read_json()
+    for refused in pulled.refused:
+        session.warn(f"{refused.path}: not fetched: {refused.why}")
+    return pulled
+
+
+def _result(session: Session, row: JobRow, to: Path, pulled: Pulled, checkpoints: list[dict[str, Any]]) -> PullResult:
+    errors: list[JobrunnerError] = []
+    if pulled.refused:
+        names = ", ".join(item.path for item in pulled.refused)
+        errors.append(
+            NotFoundError(f"not everything was fetched: {names}", code="not_fetched", remedy="see the warnings above")
+        )
+    return PullResult(
+        row=row,
+        to=str(to),
+        files=[
+            {"path": item.path, "size": item.size, "sha256": item.sha256, "fetched": item.fetched}
+            for item in pulled.saved
+        ],
+        checkpoints=checkpoints,
+        errors=errors,
+        warnings=session.warnings,
+        hosts_asked=1,
+        hosts_answered=1,
+    )

@@ -1,0 +1,167 @@
+"""Submits that are cut: afterwards there is one job or none, `ls` tells the truth, and the same submit goes on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.lab import Client, Lab, end
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.needs_sshd
+
+
+class Relay:
+    """A TCP relay to the host that cuts each connection after `limit` bytes to or from it (None: never)."""
+
+    def __init__(self, port: int) -> None:
+        self.target, self.limit, self.direction = port, None, "up"
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    limit: int | None
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.server.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.target))
+            for source, sink, direction in ((near, far, "up"), (far, near, "down")):
+                threading.Thread(target=self._pump, args=(source, sink, direction), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
+        passed = 0
+        try:
+            while data := source.recv(4096):
+                passed += len(data)
+                if self.limit is not None and direction == self.direction and passed > self.limit:
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end_ in (source, sink):
+            try:
+                end_.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self.server.close()
+
+
+@pytest.fixture
+def relay(lab: Lab, client: Client) -> Iterator[Relay]:
+    """The client's way to the host leads through a relay."""
+    relay = Relay(lab.sshd.port)
+    config = Path(client.folder / "ssh_config")
+    text = config.read_text().replace(f"Port {lab.sshd.port}", f"Port {relay.port}")
+    config.write_text(text.replace("  IdentitiesOnly", f"  HostKeyAlias [127.0.0.1]:{lab.sshd.port}\n  IdentitiesOnly"))
+    yield relay
+    relay.close()
+
+
+def starts(lab: Lab, id_: str) -> int:
+    """How often the job has run."""
+    marker = lab.folder / "home" / f"ran-{id_}"
+    return len(marker.read_text().splitlines()) if marker.exists() else 0
+
+
+SPEC = "device: cpu\ncommand: echo run >> ~/ran-$JOBRUNNER_JOB_ID\n"
+BALLAST = {f"data{i}__bin": chr(97 + i) * 120_000 for i in range(6)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_client_killed_at_any_moment(lab: Lab, client: Client, seed: int) -> None:
+    """kill -9 of the client while it submits; then the same submit again: one job, one run."""
+    moment = random.Random(seed)
+    spec = client.spec(SPEC, f"kill{seed}", **BALLAST)
+    process = client.start("submit", str(spec))
+    time.sleep(moment.uniform(0.15, 1.2))  # the moment is what is tested
+    end(process, signal.SIGKILL)
+    again = client.json("submit", str(spec))
+    id_ = again["jobs"][0]["id"]
+    client.run("wait", id_)
+    rows = client.json("ls", "--all")["jobs"]
+    known = {row["id"]: row for row in rows}
+    assert known[id_]["state"] == "COMPLETED" and starts(lab, id_) == 1
+    folders = {path.name for path in lab.root.glob("hosts/*/jobs/*")}
+    for other in rows:
+        # A submit that had its answer before it was killed is a job of its own; nothing is left half sent.
+        assert other["state"] == "COMPLETED", other
+        assert starts(lab, other["id"]) == 1 and other["id"] in folders
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_link_cut_at_any_byte(lab: Lab, client: Client, relay: Relay, seed: int, direction: str) -> None:
+    """Every connection dies after so many bytes: the submit fails, is repeated over a sound link, and runs once."""
+    name = f"cut{direction}{seed}"
+    spec = client.spec(SPEC, name, **{key: text + name for key, text in BALLAST.items()})
+    relay.direction = direction
+    relay.limit = random.Random(seed * 7 + len(direction)).choice([1500, 4000, 6000, 20_000, 200_000, 600_000])
+    first = client.run("submit", str(spec), code=None, limit=90)
+    assert first.returncode in (0, 3), first
+    relay.limit = None
+    if first.returncode == 3:
+        client.run("submit", str(spec))
+    rows = client.json("ls", "--all")["jobs"]
+    assert len(rows) == 1
+    client.run("wait", rows[0]["id"])
+    assert starts(lab, rows[0]["id"]) == 1
+
+
+def test_a_broken_off_submit_is_closed_by_the_next_look(lab: Lab, client: Client, relay: Relay) -> None:
+    """Nobody repeats the submit: `ls` says FAILED/interrupted, and a later submit is a new job."""
+    spec = client.spec(SPEC, "left", **BALLAST)
+    relay.limit = 30_000
+    assert client.run("submit", str(spec), code=None).returncode == 3
+    relay.limit = None
+    [row] = client.json("ls", "--all")["jobs"]
+    assert (row["state"], row["reason"]) == ("FAILED", "interrupted")
+    id_ = client.json("submit", str(spec))["jobs"][0]["id"]
+    assert id_ != row["id"]
+    client.run("wait", id_)
+    assert starts(lab, id_) == 1 and starts(lab, row["id"]) == 0
+
+
+def test_following_survives_cuts_byte_for_byte(lab: Lab, client: Client, relay: Relay) -> None:
+    """`logs -f` over a link that is cut again and again prints exactly the file."""
+    command = "for i in $(seq 1 400); do echo line $i of the log; sleep 0.005; done"
+    id_ = client.submit(f"device: cpu\ncommand: '{command}'\n", "chatty")
+    relay.direction, relay.limit = "down", 9000
+    viewer = client.start("logs", id_, "-f", "--raw")
+    out, err = viewer.communicate(timeout=90)
+    relay.limit = None
+    log = (lab.job_folder(id_) / "1" / "log").read_bytes()
+    assert out == log, err.decode()
+    assert log.count(b"\n") == 400
+
+
+def test_an_unreachable_host_changes_nothing_but_last_seen(lab: Lab, client: Client, relay: Relay) -> None:
+    id_ = client.submit("device: cpu\ngrace: 1s\ncommand: sleep 60\n", "away")
+    client.until(id_, "RUNNING")
+    before = client.row(id_)
+    relay.limit = 0
+    began = time.monotonic()
+    data = client.json("ls", code=3)
+    assert time.monotonic() - began < 15
+    [row] = data["jobs"]
+    assert row["unreachable"] is True and data["errors"]
+    assert {key: row[key] for key in ("state", "phase", "attempt")} == {
+        key: before[key] for key in ("state", "phase", "attempt")
+    }
+    kept = client.json("cancel", id_, code=3)
+    assert kept["kept"] == [id_] and kept["jobs"][0]["cancel_requested_at"]
+    relay.limit = None
+    client.run("ls")
+    eventually(lambda: client.row(id_)["state"] == "CANCELLED", 20, "the kept cancel")
