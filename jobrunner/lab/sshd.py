@@ -65,7 +65,7 @@ class LoopbackHost:
     """One SSH server in `folder`. `alias` names it in its `ssh_config`; `env` is set for every session there.
 
     `max_sessions` and `max_startups` are the server's own limits; `user` is who logs in with the user key; `lines` are
-    lines of sshd_config that win over ours; `wrapper` is put before the server's command, and must end in an exec of it.
+    lines of sshd_config that win over ours; `wrapper` stands before the server's command, and must exec it.
     """
 
     folder: Path
