@@ -5,8 +5,12 @@ import sys
 
 # mode: module of this package, and the function there; it gets the words after the mode
 MODES = {
-    "rpc": "rpc.main", "dispatch": "dispatcher.main", "supervise": "supervisor.main", "pane": "pane.main",
-    "cards": "cards.main_cards", "hash": "checkpoints.main",
+    "rpc": "rpc.main",
+    "dispatch": "dispatcher.main",
+    "supervise": "supervisor.main",
+    "pane": "pane.main",
+    "cards": "cards.main_cards",
+    "hash": "checkpoints.main",
 }
 
 

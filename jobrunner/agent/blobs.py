@@ -73,6 +73,7 @@ def _fill(handle, session, digest, size):
         frame = session.read_frame()
         if frame is None:
             from .rpc import ClientGone
+
             raise ClientGone("in the middle of an upload")
         kind, payload = frame
         if kind == b"E":
@@ -85,7 +86,7 @@ def _fill(handle, session, digest, size):
         seen.update(payload)
         view = memoryview(payload)
         while view:
-            view = view[os.write(handle, view):]
+            view = view[os.write(handle, view) :]
     if left or seen.hexdigest() != digest:
         raise AgentError("changed", "a file changed while it was being sent", "Submit again: the folder is read anew.")
 
@@ -97,8 +98,13 @@ def check_space(path, size, files):
     if free < size + min(MARGIN, size // 10 + 1024 * 1024):
         raise no_space(path, needed=size)
     if seen.f_files and seen.f_favail < files + 16:
-        raise AgentError("no_space", "{}: {} files are to be written, the file system has room for {} more".format(
-            to_text(path), files, seen.f_favail), "Remove what is not needed (`jobrunner gc` does it for old jobs).")
+        raise AgentError(
+            "no_space",
+            "{}: {} files are to be written, the file system has room for {} more".format(
+                to_text(path), files, seen.f_favail
+            ),
+            "Remove what is not needed (`jobrunner gc` does it for old jobs).",
+        )
 
 
 def no_space(path, needed=None, quota=False):
@@ -111,7 +117,13 @@ def no_space(path, needed=None, quota=False):
         room = "{} bytes are free on {}".format(seen.f_bavail * seen.f_frsize, to_text(mount))
     except OSError:
         room = "free space is unknown"
-    return AgentError("no_space", "no space for {}: {}{}{}".format(
-        to_text(path), "the user's quota is used up; " if quota else "", room,
-        "" if needed is None else ", {} are needed".format(needed)),
-        "Free some space there (`jobrunner gc` removes what old jobs left), or set another `root` for this host.")
+    return AgentError(
+        "no_space",
+        "no space for {}: {}{}{}".format(
+            to_text(path),
+            "the user's quota is used up; " if quota else "",
+            room,
+            "" if needed is None else ", {} are needed".format(needed),
+        ),
+        "Free some space there (`jobrunner gc` removes what old jobs left), or set another `root` for this host.",
+    )

@@ -35,12 +35,19 @@ def listing(layout, job_id):
         if name in taken:
             name = "{}@{}".format(name, record.get("attempt") or "out")
         taken.add(name)
-        shown.append({
-            "name": name, "path": record["path"], "step": record.get("step"), "size": record["size"],
-            "sha256": record.get("sha256"), "modified_at": record["modified_at"],
-            "complete": bool(record.get("complete")), "attempt": record.get("attempt"),
-            "metrics": record.get("metrics") or {},
-        })
+        shown.append(
+            {
+                "name": name,
+                "path": record["path"],
+                "step": record.get("step"),
+                "size": record["size"],
+                "sha256": record.get("sha256"),
+                "modified_at": record["modified_at"],
+                "complete": bool(record.get("complete")),
+                "attempt": record.get("attempt"),
+                "metrics": record.get("metrics") or {},
+            }
+        )
     return shown
 
 
@@ -81,6 +88,7 @@ def scan(layout, job_id, request, final=False):
     `complete` means: settled (for `SETTLE_S`, unless `final`: nothing of the job runs) and whole by its structure.
     """
     from . import ckptcheck
+
     patterns = _patterns(request)
     if not patterns:
         return []
@@ -139,12 +147,22 @@ def _record(path, name):
     step = ckptorder.step_of(name)
     if step is None and stat.S_ISDIR(seen.st_mode):
         step = _pointer_step(path)
-    return {"v": 1, "name": name, "path": to_text(path), "step": step, "size": size, "mtime_ns": newest,
-            "modified_at": clock.stamp(newest / 1e9), "sha256": None, "removed": None}
+    return {
+        "v": 1,
+        "name": name,
+        "path": to_text(path),
+        "step": step,
+        "size": size,
+        "mtime_ns": newest,
+        "modified_at": clock.stamp(newest / 1e9),
+        "sha256": None,
+        "removed": None,
+    }
 
 
 def _pointer_step(path):
     from . import ckptcheck
+
     for target in (ckptcheck.read_pointer(path, b"latest"), ckptcheck.megatron_target(path)):
         step = ckptorder.step_of(to_text(target)) if target else None
         if step is not None:
@@ -176,6 +194,7 @@ def note(layout, job_id, request=None, final=None):
     if final is None:
         final = jobs.running_start(layout, job_id) is None
     from . import ckptmetrics
+
     known = noted(layout, job_id)
     path = os.path.join(layout.job(job_id), b"checkpoints.jsonl")
     fresh = []
@@ -220,6 +239,7 @@ def newest_valid(layout, job_id, _depth=0):
 def apply_keep(layout, job_id, request=None):
     """Remove the noted checkpoints that the spec's `keep` no longer wants; the records removed."""
     from . import remove
+
     request = jobs.request(layout, job_id) if request is None else request
     keep = ((request or {}).get("run") or {}).get("checkpoints", {}).get("keep")
     if not keep:
@@ -244,8 +264,11 @@ def _spared(layout, job_id, records):
     if newest:
         spared.add(to_text(newest))
     for pull in pulls(layout, job_id):
-        spared.update(record["path"] for record in records
-                      if any(path == record["path"] or path.startswith(record["path"] + "/") for path in pull))
+        spared.update(
+            record["path"]
+            for record in records
+            if any(path == record["path"] or path.startswith(record["path"] + "/") for path in pull)
+        )
     return spared
 
 
@@ -281,12 +304,14 @@ def _hash_later(layout, job_id):
     """Start the process that fills hashes in, if there is something to do and none does it."""
     if _unhashed(layout, job_id) and _hash_lock(layout, job_id) not in leases.held_names():
         from . import procs
+
         procs.spawn_detached(procs.agent_argv("checkpoints", [to_text(layout.root), layout.instance, job_id]))
 
 
 def main(argv):
     """`ROOT INSTANCE JOB`: hash what has been noted and not been hashed, then end."""
     from . import ckpthash
+
     layout = Layout(to_bytes(argv[0]), argv[1])
     job_id = argv[2]
     lock = leases.bind(_hash_lock(layout, job_id))

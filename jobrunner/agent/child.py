@@ -48,7 +48,7 @@ def _in_child(function, arguments, inlet):
         close_all_but((inlet,))
         view = memoryview(json.dumps(_attempt(function, arguments)).encode("ascii"))
         while view:
-            view = view[os.write(inlet, view):]
+            view = view[os.write(inlet, view) :]
     finally:
         os._exit(0)
 
@@ -75,4 +75,3 @@ def _unpack(data):
     if "errno" in answer:
         raise OSError(answer["errno"], os.strerror(answer["errno"]), answer["path"])
     return answer["value"]
-

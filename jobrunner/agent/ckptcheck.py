@@ -65,12 +65,12 @@ def _whole_zip(handle, size):
     at = tail.rfind(_END)
     if at < 0 or len(tail) - at < 22:
         return False
-    count, length, offset, comment = struct.unpack("<HIIH", tail[at + 10:at + 22])
+    count, length, offset, comment = struct.unpack("<HIIH", tail[at + 10 : at + 22])
     if at + 22 + comment != len(tail):
         return False
     limit = start + at
-    if at >= 20 and tail[at - 20:at - 16] == _LOCATOR:
-        (limit,) = struct.unpack("<Q", tail[at - 12:at - 4])
+    if at >= 20 and tail[at - 20 : at - 16] == _LOCATOR:
+        (limit,) = struct.unpack("<Q", tail[at - 12 : at - 4])
         handle.seek(limit)
         record = handle.read(56)
         if record[:4] != _END64:
@@ -116,7 +116,7 @@ def _whole_folder(path):
     names = set(os.listdir(path))
     if not names:
         return False
-    if re.match(br"checkpoint-\d+\Z", base):
+    if re.match(rb"checkpoint-\d+\Z", base):
         state = b"trainer_state.json" in names and read_json(os.path.join(path, b"trainer_state.json")) is not None
         if not state and not any(name.startswith(b"random_states_") for name in names):
             return False
@@ -151,14 +151,14 @@ def _pointed_at(folder, name):
 def _covered(path, base):
     """For one folder of DeepSpeed or Megatron: its parent's pointer names it, or a later one."""
     above = os.path.dirname(path)
-    for pattern, pointer in ((br"global_step(\d+)\Z", b"latest"), (br"iter_(\d+)\Z", _TRACKER)):
+    for pattern, pointer in ((rb"global_step(\d+)\Z", b"latest"), (rb"iter_(\d+)\Z", _TRACKER)):
         match = re.match(pattern, base)
         if not match:
             continue
         if pointer == _TRACKER and not os.path.exists(os.path.join(above, pointer)):
             return True  # others name folders like that too
         value = read_pointer(above, pointer)
-        named = re.search(br"(\d+)\Z", value)
+        named = re.search(rb"(\d+)\Z", value)
         return value == b"release" or (named is not None and int(named.group(1)) >= int(match.group(1)))
     return True
 

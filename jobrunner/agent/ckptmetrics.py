@@ -61,6 +61,7 @@ def _number(match):
 
 def _log_tail(layout, job_id, attempt):
     from . import jobs
+
     if not attempt:
         numbers = jobs.attempts(layout, job_id)
         attempt = numbers[-1] if numbers else 1

@@ -73,7 +73,7 @@ def to_drop(records, keep, spared):
     if not keep:
         return []
     whole = [record for record in newest_first(records) if record.get("complete") and not record.get("link")]
-    wanted = {record["path"] for record in whole[:max(1, int(keep.get("last") or 1))]}
+    wanted = {record["path"] for record in whole[: max(1, int(keep.get("last") or 1))]}
     if keep.get("best"):
         chosen = best(whole, keep["best"])
         if chosen is not None:

@@ -14,6 +14,7 @@ def stamp(seconds=None):
 def seconds(text):
     """Seconds since 1970 of a `stamp`."""
     import calendar
+
     head, _, tail = text.rstrip("Z").partition(".")
     return calendar.timegm(time.strptime(head, "%Y-%m-%dT%H:%M:%S")) + (float("0." + tail) if tail else 0.0)
 

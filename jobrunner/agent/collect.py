@@ -78,18 +78,27 @@ def _picked(layout, job_id, word, names, by_name):
     elif word == "best":
         keep = (jobs.run_of(jobs.request(layout, job_id)).get("checkpoints") or {}).get("keep") or {}
         if not keep.get("best"):
-            raise AgentError("no_such_checkpoint", "the spec of {} does not say what is best".format(job_id),
-                             "Give the checkpoint's name, or `last`.")
+            raise AgentError(
+                "no_such_checkpoint",
+                "the spec of {} does not say what is best".format(job_id),
+                "Give the checkpoint's name, or `last`.",
+            )
         top = ckptorder.best([by_name[name] for name in whole], keep["best"])
         chosen = [name for name in whole if top is not None and by_name[name] is top]
     else:
         chosen = [name for name in names if name == word]
         if chosen and chosen[0] not in whole:
-            raise AgentError("not_complete", "the checkpoint {} of {} is not complete: it is being written, or was "
-                             "broken off".format(word, job_id), "Take an earlier one (`jobrunner checkpoints`).")
+            raise AgentError(
+                "not_complete",
+                "the checkpoint {} of {} is not complete: it is being written, or was broken off".format(word, job_id),
+                "Take an earlier one (`jobrunner checkpoints`).",
+            )
     if not chosen:
-        raise AgentError("no_such_checkpoint", "{} has no complete checkpoint {!r}".format(job_id, word),
-                         "`jobrunner checkpoints {}` lists them.".format(job_id))
+        raise AgentError(
+            "no_such_checkpoint",
+            "{} has no complete checkpoint {!r}".format(job_id, word),
+            "`jobrunner checkpoints {}` lists them.".format(job_id),
+        )
     return chosen
 
 
@@ -110,8 +119,11 @@ def _of_patterns(layout, job_id, patterns, strict, only_out=False):
                 if old is None or item.seen.st_mtime_ns >= old.seen.st_mtime_ns:
                     best[item.name] = item
     if strict and not best and not skipped:
-        raise AgentError("no_such_file", "{} has nothing that matches {}".format(job_id, ", ".join(patterns)),
-                         "Paths are relative to the job's work/ or to $JOBRUNNER_OUTPUT_DIR.")
+        raise AgentError(
+            "no_such_file",
+            "{} has nothing that matches {}".format(job_id, ", ".join(patterns)),
+            "Paths are relative to the job's work/ or to $JOBRUNNER_OUTPUT_DIR.",
+        )
     return [best[name] for name in sorted(best)], skipped
 
 
@@ -139,8 +151,11 @@ def _add(folder, inner, name, items, skipped):
 
 
 def _known_hashes(layout, job_id):
-    return {(record["path"], record["size"], record["mtime_ns"]): record["sha256"]
-            for record in checkpoints.present(layout, job_id) if record.get("sha256")}
+    return {
+        (record["path"], record["size"], record["mtime_ns"]): record["sha256"]
+        for record in checkpoints.present(layout, job_id)
+        if record.get("sha256")
+    }
 
 
 def _described(layout, job_id, item, have, known):
@@ -150,12 +165,19 @@ def _described(layout, job_id, item, have, known):
     digest = known.get((to_text(os.path.join(layout.job(job_id), item.inner)), seen.st_size, seen.st_mtime_ns))
     if digest is None and have.get(path) == seen.st_size:
         digest = _digest(layout.job(job_id), item)
-    return {"path": path, "type": "f", "mode": stat.S_IMODE(seen.st_mode) & 0o777, "size": seen.st_size,
-            "sha256": digest, "mtime": clock.stamp(seen.st_mtime_ns / 1e9)}
+    return {
+        "path": path,
+        "type": "f",
+        "mode": stat.S_IMODE(seen.st_mode) & 0o777,
+        "size": seen.st_size,
+        "sha256": digest,
+        "mtime": clock.stamp(seen.st_mtime_ns / 1e9),
+    }
 
 
 def _digest(folder, item):
     from . import ckpthash
+
     try:
         handle = inside.open_at(folder, item.inner)
         before = _mark(os.fstat(handle))
@@ -178,6 +200,7 @@ def _hand_out(session, folder, items):
         message = session.read_json()
         if message is None:
             from .rpc import ClientGone
+
             raise ClientGone("in the middle of a download")
         if message.get("done"):
             return sent

@@ -45,7 +45,7 @@ def write_file(path, data, mode=0o600, sync=True):
         try:
             view = memoryview(data)
             while view:
-                view = view[os.write(handle, view):]
+                view = view[os.write(handle, view) :]
             if sync:
                 os.fsync(handle)
         finally:

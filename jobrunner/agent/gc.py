@@ -16,9 +16,9 @@ from .layout import JOB_ID
 DAY = 86400.0
 KEEP_DAYS = 30
 AGENT_DAYS = 7  # an agent that was used within a week stays: something of it may still run
-_AGENT = re.compile(br"agent-([0-9a-f]+)(\.pyz)?\Z")
-_RUNNING = re.compile(br"/agent-([0-9a-f]+)(?:\.pyz)?\0")
-_ASIDE = re.compile(br"(\.tmp-|\.work-).*|.*\.tmp(\.pyz)?\Z")
+_AGENT = re.compile(rb"agent-([0-9a-f]+)(\.pyz)?\Z")
+_RUNNING = re.compile(rb"/agent-([0-9a-f]+)(?:\.pyz)?\0")
+_ASIDE = re.compile(rb"(\.tmp-|\.work-).*|.*\.tmp(\.pyz)?\Z")
 
 
 class Cleaner:
@@ -151,8 +151,11 @@ def _machines(layout):
         names = os.listdir(layout.hosts)
     except OSError:
         return []
-    return [(to_text(name), os.path.join(layout.hosts, name, b"jobs")) for name in sorted(names)
-            if not name.startswith(b".")]
+    return [
+        (to_text(name), os.path.join(layout.hosts, name, b"jobs"))
+        for name in sorted(names)
+        if not name.startswith(b".")
+    ]
 
 
 def _each_job(layout):

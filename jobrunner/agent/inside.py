@@ -41,6 +41,7 @@ def name_matcher(segment):
     if not any(mark in segment for mark in (b"*", b"?", b"[")):
         return lambda name: name == segment
     import fnmatch
+
     # As text: `?` is one character, whatever its bytes.
     match = re.compile(fnmatch.translate(to_text(segment)), re.DOTALL).match
     hidden = segment.startswith(b".")
@@ -129,6 +130,6 @@ def inner_target(job_folder, path):
     top = os.path.realpath(job_folder)
     if not real.startswith(top + b"/"):
         return None
-    parts = real[len(top) + 1:].split(b"/")
+    parts = real[len(top) + 1 :].split(b"/")
     ours = parts[0] == b"out" or (parts[0].isdigit() and parts[1:2] == [b"work"])
     return real if ours else None

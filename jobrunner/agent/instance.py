@@ -86,14 +86,18 @@ def open_root(root):
     except OSError as error:
         raise AgentError("root_not_writable", "{} cannot be made: {}".format(shown, error.strerror), advice) from None
     if seen.st_uid != os.geteuid():
-        raise AgentError("root_not_ours", "{} belongs to user {}, not to {}".format(
-            shown, seen.st_uid, os.geteuid()), advice)
+        raise AgentError(
+            "root_not_ours", "{} belongs to user {}, not to {}".format(shown, seen.st_uid, os.geteuid()), advice
+        )
     if stat.S_IMODE(seen.st_mode) & 0o077:
         os.chmod(path, 0o700)
     read_only = os.statvfs(path).f_flag & os.ST_RDONLY
     if read_only or not os.access(path, os.W_OK | os.X_OK):
-        raise AgentError("root_not_writable", "{} cannot be written{}".format(
-            shown, ": its file system is read-only" if read_only else ""), advice)
+        raise AgentError(
+            "root_not_writable",
+            "{} cannot be written{}".format(shown, ": its file system is read-only" if read_only else ""),
+            advice,
+        )
     return path
 
 
@@ -106,8 +110,11 @@ def attach(root):
     if found is None:
         lock = leases.bind_patiently(lock_name("instance", _digest(path, who)), CREATE_S)
         if lock is None:
-            raise AgentError("busy", "another process has been setting up this host for {:.0f} s".format(CREATE_S),
-                             "Try again; if it stays so, look for a stopped jobrunner process of yours there.")
+            raise AgentError(
+                "busy",
+                "another process has been setting up this host for {:.0f} s".format(CREATE_S),
+                "Try again; if it stays so, look for a stopped jobrunner process of yours there.",
+            )
         try:
             found = _find(path, who, boot) or _create(path, who, boot)
         finally:
@@ -165,6 +172,7 @@ def _note_boot(home, boot):
 def _digest(root, who):
     """A short name for a root, host name, machine-id and scope together."""
     import hashlib
+
     parts = [os.path.realpath(root)] + [to_bytes(who[key]) for key in sorted(who)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -218,16 +226,23 @@ def _write_local(root, who, instance_id):
 def facts(attached, agent_hash):
     """What the first answer on a channel says about this machine."""
     return {
-        "instance": attached.id, "hostname": attached.hostname, "machine_id": attached.machine_id,
-        "boot_id": clock.boot_id(), "now": clock.stamp(), "user": user_name(),
+        "instance": attached.id,
+        "hostname": attached.hostname,
+        "machine_id": attached.machine_id,
+        "boot_id": clock.boot_id(),
+        "now": clock.stamp(),
+        "user": user_name(),
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
-        "uid": os.geteuid(), "cpus": cpu_count(), "agent": agent_hash,
+        "uid": os.geteuid(),
+        "cpus": cpu_count(),
+        "agent": agent_hash,
     }
 
 
 def user_name():
     """The name of the user we are; the number where the host knows no name."""
     import pwd
+
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -7,7 +7,7 @@ from .files import AgentError
 
 BLOCK = 256 * 1024
 MAX_LINE = 1024 * 1024  # what is longer is looked at in pieces
-_STAMP = re.compile(br"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
+_STAMP = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def compile_pattern(text):
@@ -15,8 +15,11 @@ def compile_pattern(text):
     try:
         return re.compile(text)
     except (re.error, TypeError, OverflowError, RecursionError) as error:
-        raise AgentError("bad_pattern", "not a regular expression: {!r}: {}".format(text, error),
-                         "Escape . ( [ { * + ? ^ $ | \\ by a backslash to mean them literally.") from None
+        raise AgentError(
+            "bad_pattern",
+            "not a regular expression: {!r}: {}".format(text, error),
+            "Escape . ( [ { * + ? ^ $ | \\ by a backslash to mean them literally.",
+        ) from None
 
 
 def matches(pattern, line):
@@ -97,6 +100,7 @@ def moment_of(line):
         return None
     import calendar
     import time
+
     parts = (*(int(match.group(number)) for number in range(1, 7)), 0, 0, -1)
     zone = match.group(7)
     try:

@@ -40,8 +40,11 @@ def load(path):
             raise ValueError("no list")
         return entries
     except ValueError as error:
-        raise AgentError("bad_manifest", "{} cannot be read: {}".format(to_text(path), error),
-                         "Submit the spec again from the folder that holds the code.") from None
+        raise AgentError(
+            "bad_manifest",
+            "{} cannot be read: {}".format(to_text(path), error),
+            "Submit the spec again from the folder that holds the code.",
+        ) from None
 
 
 def check(entries):

@@ -8,8 +8,9 @@ from . import instance
 from .files import read_file, read_json, to_bytes, to_text
 
 TOOL_S = 5.0
-NETWORK = frozenset((
-    "nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"))
+NETWORK = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs")
+)
 
 
 def run(session, request):
@@ -18,6 +19,7 @@ def run(session, request):
     if not request.get("deep"):
         return basic(layout)
     from . import probe_deep
+
     gathering = probe_deep.Gathering(session, request)
     facts = basic(layout)
     facts.update(gathering.result())
@@ -32,8 +34,12 @@ def basic(layout):
         "tmux": _tool("tmux", ["-V"]),
         "docker": _docker(),
         "disk": disk(layout.root),
-        "root": {"path": to_text(layout.root), "filesystem": kind, "network": kind in NETWORK,
-                 "noexec": noexec(layout.root)},
+        "root": {
+            "path": to_text(layout.root),
+            "filesystem": kind,
+            "network": kind in NETWORK,
+            "noexec": noexec(layout.root),
+        },
         "locale": {name: os.environ.get(name) for name in ("LANG", "LC_ALL", "LC_CTYPE")},
         "login": _login(),
         "cpus": instance.cpu_count(),
@@ -51,8 +57,12 @@ def basic(layout):
 def disk(path):
     """Space and names of the file system that holds `path`, for this user; `files_*` are null without a limit."""
     seen = os.statvfs(path)
-    return {"total_bytes": seen.f_blocks * seen.f_frsize, "free_bytes": seen.f_bavail * seen.f_frsize,
-            "files_total": seen.f_files or None, "files_free": seen.f_favail if seen.f_files else None}
+    return {
+        "total_bytes": seen.f_blocks * seen.f_frsize,
+        "free_bytes": seen.f_bavail * seen.f_frsize,
+        "files_total": seen.f_files or None,
+        "files_free": seen.f_favail if seen.f_files else None,
+    }
 
 
 def filesystem_of(path):
@@ -74,6 +84,7 @@ def filesystem_of(path):
 def noexec(folder):
     """True if programs in `folder` cannot be executed; None if that could not be tried."""
     import subprocess
+
     path = os.path.join(folder, b".probe-" + os.urandom(4).hex().encode())
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
@@ -81,8 +92,12 @@ def noexec(folder):
             os.write(handle, b"#!/bin/sh\nexit 0\n")
         finally:
             os.close(handle)
-        return subprocess.call([path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL, timeout=TOOL_S) != 0
+        return (
+            subprocess.call(
+                [path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TOOL_S
+            )
+            != 0
+        )
     except PermissionError:
         return True
     except (OSError, subprocess.TimeoutExpired):
@@ -122,9 +137,15 @@ def _docker():
 def _ask(words):
     """`(standard output, error or None)` of a program that must not take long."""
     import subprocess
+
     try:
-        done = subprocess.run([to_bytes(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=TOOL_S)
+        done = subprocess.run(
+            [to_bytes(word) for word in words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=TOOL_S,
+        )
     except subprocess.TimeoutExpired:
         return "", "no answer within {:.0f} s".format(TOOL_S)
     except OSError as error:
@@ -147,8 +168,11 @@ def _login():
             if word.strip() == b"KillUserProcesses":
                 kill = value.strip().lower() in (b"yes", b"true", b"1", b"on")
     user = instance.user_name()
-    return {"kill_user_processes": bool(kill), "linger": os.path.exists(b"/var/lib/systemd/linger/" + to_bytes(user)),
-            "logind": os.path.isdir("/run/systemd/seats") or os.path.isdir("/run/systemd/sessions")}
+    return {
+        "kill_user_processes": bool(kill),
+        "linger": os.path.exists(b"/var/lib/systemd/linger/" + to_bytes(user)),
+        "logind": os.path.isdir("/run/systemd/seats") or os.path.isdir("/run/systemd/sessions"),
+    }
 
 
 def _logind_files(places=(b"/usr/lib/systemd", b"/run/systemd", b"/etc/systemd")):
@@ -175,6 +199,7 @@ def _memory_mb():
 
 def _shell():
     import pwd
+
     try:
         return pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
     except KeyError:
@@ -192,6 +217,7 @@ def _os_name():
 def _notify(folder):
     """True if the kernel tells about changes in a folder; without, waiting is done by looking again and again."""
     from .watch import Watch
+
     watch = Watch()
     try:
         watch.folders([folder])

@@ -46,5 +46,10 @@ def record_of(layout, job_id):
         return None
     view = settle.settle(layout, job_id)
     events, _ = read_lines(os.path.join(layout.job(job_id), b"events.jsonl"), limit=1024 * 1024)
-    return {"request": request, "view": view, "attempts": (view or {}).get("attempts") or [], "events": events,
-            "checkpoints": checkpoints.listing(layout, job_id)}
+    return {
+        "request": request,
+        "view": view,
+        "attempts": (view or {}).get("attempts") or [],
+        "events": events,
+        "checkpoints": checkpoints.listing(layout, job_id),
+    }

@@ -14,10 +14,24 @@ from .files import AgentError, to_bytes, to_text
 
 # operation: module of this package, and the function there
 OPERATIONS = {
-    "look": "look.run", "stage": "stage.run", "clone": "stage.run_clone", "tombstone": "stage.run_tombstone",
-    "tail": "tail.run", "stop": "stop.run", "wish": "wish.run", "wait": "wait.run", "resolve": "resolve.run",
-    "checkpoints": "checkpoints.run", "collect": "collect.run", "drain": "drain.run", "why": "why.run",
-    "attach": "pane.run", "records": "records.run", "gc": "gc.run", "probe": "probe.run",
+    "look": "look.run",
+    "stage": "stage.run",
+    "clone": "stage.run_clone",
+    "tombstone": "stage.run_tombstone",
+    "tail": "tail.run",
+    "stop": "stop.run",
+    "wish": "wish.run",
+    "wait": "wait.run",
+    "resolve": "resolve.run",
+    "checkpoints": "checkpoints.run",
+    "collect": "collect.run",
+    "drain": "drain.run",
+    "why": "why.run",
+    "attach": "pane.run",
+    "records": "records.run",
+    "gc": "gc.run",
+    "probe": "probe.run",
+    "diagnose": "diagnose.run",
 }
 IDLE_S = 900.0  # a client that has said nothing for so long is gone, or will open another channel
 
@@ -47,6 +61,7 @@ class Session:
         """The instance (see `instance.Instance`): made at the first use, so at the host's first contact."""
         if self._attached is None:
             from . import instance
+
             self._attached = instance.attach(self.root)
         return self._attached
 
@@ -58,6 +73,7 @@ class Session:
     def host(self):
         """The facts about this machine that go with the first answer."""
         from . import instance
+
         return instance.facts(self.attached, self.agent)
 
     # reading
@@ -106,7 +122,7 @@ class Session:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._out, view):]
+                view = view[os.write(self._out, view) :]
         except OSError as error:
             if error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
                 raise ClientGone("the channel is closed") from None
@@ -123,8 +139,8 @@ class Session:
         """Send a piece of a stream as B frames. An empty piece sends nothing."""
         view = memoryview(data)
         while view:
-            piece = view[:wire.CHUNK]
-            view = view[wire.CHUNK:]
+            piece = view[: wire.CHUNK]
+            view = view[wire.CHUNK :]
             self._write(wire.pack(b"B", piece.tobytes()))
 
     def send_end(self):
@@ -154,6 +170,7 @@ class Session:
 def parse(payload):
     """The JSON object of a J frame, or AgentError."""
     import json
+
     try:
         message = json.loads(payload.decode("utf-8"))
     except ValueError:
@@ -167,8 +184,11 @@ def operation(name):
     """The function of an operation, or AgentError `unknown_op`."""
     target = OPERATIONS.get(name) if isinstance(name, str) else None
     if target is None:
-        raise AgentError("unknown_op", "this agent knows no operation {!r}".format(name),
-                         "Use the same version of jobrunner everywhere, or update the older one.")
+        raise AgentError(
+            "unknown_op",
+            "this agent knows no operation {!r}".format(name),
+            "Use the same version of jobrunner everywhere, or update the older one.",
+        )
     module, function = target.split(".")
     return getattr(importlib.import_module("." + module, __package__), function)
 
@@ -179,11 +199,16 @@ def answer(session, request):
         function = operation(request.get("op"))
         wanted = request.get("instance")
         if wanted and wanted != session.attached.id:
-            raise AgentError("other_machine", "this is another machine than the one that was asked for: {} has the "
-                             "instance {}, not {}".format(session.attached.hostname, session.attached.id, wanted),
-                             "Look where the alias leads now; jobs stay with the machine that has them.")
+            raise AgentError(
+                "other_machine",
+                "this is another machine than the one that was asked for: {} has the instance {}, not {}".format(
+                    session.attached.hostname, session.attached.id, wanted
+                ),
+                "Look where the alias leads now; jobs stay with the machine that has them.",
+            )
         if request.get("cancel"):
             from . import stop
+
             stop.apply_wishes(session.layout, request["cancel"])
         session.reply(function(session, request))
     except ClientGone:
@@ -203,27 +228,42 @@ def from_oserror(error, root):
     shown = to_text(path)
     if number in (errno.ENOSPC, errno.EDQUOT):
         from . import blobs
+
         return blobs.no_space(path, quota=number == errno.EDQUOT)
     if number == errno.EROFS:
-        return AgentError("read_only", "{} is on a read-only file system".format(shown),
-                          "Set `root` of this host to a folder that can be written.")
+        return AgentError(
+            "read_only",
+            "{} is on a read-only file system".format(shown),
+            "Set `root` of this host to a folder that can be written.",
+        )
     if number in (errno.EACCES, errno.EPERM):
-        return AgentError("permission", "{}: {}".format(shown, os.strerror(number)),
-                          "Give the folder back to the user that jobs run as.")
+        return AgentError(
+            "permission",
+            "{}: {}".format(shown, os.strerror(number)),
+            "Give the folder back to the user that jobs run as.",
+        )
     if number == errno.ENOENT:
         return AgentError("gone", "{} is not there (any more)".format(shown))
     if number in (errno.EIO, errno.ESTALE):
-        return AgentError("storage", "{}: {}".format(shown, os.strerror(number)),
-                          "The host's storage is faulty or was unmounted: ask its administrator.")
+        return AgentError(
+            "storage",
+            "{}: {}".format(shown, os.strerror(number)),
+            "The host's storage is faulty or was unmounted: ask its administrator.",
+        )
     if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
-        return AgentError("exhausted", "the host ran out of {}".format(
-            "memory or processes" if number in (errno.ENOMEM, errno.EAGAIN) else "open files"))
+        return AgentError(
+            "exhausted",
+            "the host ran out of {}".format(
+                "memory or processes" if number in (errno.ENOMEM, errno.EAGAIN) else "open files"
+            ),
+        )
     return unexpected(error, {})
 
 
 def unexpected(error, request):
     """Code `internal`: what kind of error, where in the agent, and its text without any value of an environment."""
     import traceback
+
     places = []
     for frame in traceback.extract_tb(error.__traceback__)[-5:]:
         places.append("{}:{} {}".format(os.path.basename(frame[0]), frame[1], frame[2]))

@@ -14,10 +14,26 @@ from .layout import JOB_ID
 
 LEFTOVER_S = 86400.0
 # Of the submitting session, not of the job: what a login of another day would have differently.
-_SESSION_NAMES = frozenset((
-    b"DISPLAY", b"WAYLAND_DISPLAY", b"DBUS_SESSION_BUS_ADDRESS", b"STY", b"WINDOW", b"OLDPWD", b"PWD", b"_",
-    b"JOBRUNNER_JOB_ID", b"JOBRUNNER_JOB_NAME", b"JOBRUNNER_ATTEMPT", b"JOBRUNNER_DEVICE", b"JOBRUNNER_CARDS",
-    b"JOBRUNNER_NUM_CARDS", b"JOBRUNNER_OUTPUT_DIR", b"JOBRUNNER_RESUME_FROM"))
+_SESSION_NAMES = frozenset(
+    (
+        b"DISPLAY",
+        b"WAYLAND_DISPLAY",
+        b"DBUS_SESSION_BUS_ADDRESS",
+        b"STY",
+        b"WINDOW",
+        b"OLDPWD",
+        b"PWD",
+        b"_",
+        b"JOBRUNNER_JOB_ID",
+        b"JOBRUNNER_JOB_NAME",
+        b"JOBRUNNER_ATTEMPT",
+        b"JOBRUNNER_DEVICE",
+        b"JOBRUNNER_CARDS",
+        b"JOBRUNNER_NUM_CARDS",
+        b"JOBRUNNER_OUTPUT_DIR",
+        b"JOBRUNNER_RESUME_FROM",
+    )
+)
 _SESSION_PREFIXES = (b"SSH_", b"XDG_", b"TMUX")
 
 
@@ -57,12 +73,16 @@ def run_clone(session, request):
     if _exists(layout, job["request"]["id"]):
         return commit(layout, [], [job["request"]["id"]])
     if read_json(os.path.join(folder, b"request.json")) is None:
-        raise AgentError("no_such_job", "{} is not on this host".format(source),
-                         "See `jobrunner ls --all` for where it is.")
+        raise AgentError(
+            "no_such_job", "{} is not on this host".format(source), "See `jobrunner ls --all` for where it is."
+        )
     entries = manifest.load(os.path.join(folder, b"manifest.json"))
     if entries is not None and blobs.missing(layout, manifest.contents(entries)):
-        raise AgentError("code_gone", "the code of {} has been cleaned away here".format(source),
-                         "Submit the spec again from the folder that holds the code.")
+        raise AgentError(
+            "code_gone",
+            "the code of {} has been cleaned away here".format(source),
+            "Submit the spec again from the folder that holds the code.",
+        )
     if request.get("resume"):
         job["resume"] = {"v": 1, "job": source}
     blobs.check_space(layout.root, *manifest.total(entries or []))
@@ -77,10 +97,25 @@ def run_tombstone(session, request):
     if not _exists(layout, job_id):
         now = clock.stamp()
         name = request.get("name")
-        head = {"v": 1, "id": job_id, "name": name if isinstance(name, str) else job_id, "submitted_at": now,
-                "tombstone": True, "spec": {}, "run": {}}
-        verdict = {"v": 1, "state": "FAILED", "reason": "interrupted", "exit_code": None, "signal": None, "at": now,
-                   "attempt": None, "evidence": "its sending was broken off and was not taken up"}
+        head = {
+            "v": 1,
+            "id": job_id,
+            "name": name if isinstance(name, str) else job_id,
+            "submitted_at": now,
+            "tombstone": True,
+            "spec": {},
+            "run": {},
+        }
+        verdict = {
+            "v": 1,
+            "state": "FAILED",
+            "reason": "interrupted",
+            "exit_code": None,
+            "signal": None,
+            "at": now,
+            "attempt": None,
+            "evidence": "its sending was broken off and was not taken up",
+        }
         aside = _new_folder(layout, job_id)
         _write_all(aside, {b"request.json": head, b"final.json": verdict})
         append_line(os.path.join(aside, b"events.jsonl"), {"at": now, "kind": "tombstone"})
@@ -120,12 +155,14 @@ def _exists(layout, job_id):
 
 def _views(layout, ids):
     from . import jobs
+
     return {job_id: jobs.job_view(layout, job_id) for job_id in ids}
 
 
 def commit(layout, fresh, existing):
     """Publish `[(job, entries)]`, queue what is not queued, start the dispatcher; the answer of `stage` and `clone`."""
     from . import dispatcher, queue, settle
+
     environ = session_environ()
     shared = {}
     folders = [(job, _build(layout, job, entries, environ, shared)) for job, entries in fresh]
@@ -215,8 +252,11 @@ def _publish(layout, aside, job_id):
 
 def session_environ():
     """What `ssh HOST` gave us, without what belongs to that session only: names and values as text."""
-    return {to_text(name): to_text(value) for name, value in os.environb.items()
-            if name not in _SESSION_NAMES and not name.startswith(_SESSION_PREFIXES)}
+    return {
+        to_text(name): to_text(value)
+        for name, value in os.environb.items()
+        if name not in _SESSION_NAMES and not name.startswith(_SESSION_PREFIXES)
+    }
 
 
 def sweep_leftovers(layout, older_than_s=LEFTOVER_S):

@@ -109,11 +109,13 @@ class Viewer:
 
     def _since(self, size, since):
         from . import clock
+
         try:
             moment = clock.seconds(since) if isinstance(since, str) else float(since)
         except (ValueError, TypeError):
-            raise AgentError("bad_request", "not a time: {!r}".format(since),
-                             "Give it as 2026-12-01T09:30:00Z.") from None
+            raise AgentError(
+                "bad_request", "not a time: {!r}".format(since), "Give it as 2026-12-01T09:30:00Z."
+            ) from None
         if os.fstat(self._handle).st_mtime < moment:
             return size
         return logview.start_since(self._handle, size, moment)
@@ -165,8 +167,12 @@ class Viewer:
         numbers = self._attempts()
         wanted = self.request.get("attempt")
         if wanted is not None and wanted not in numbers:
-            raise AgentError("no_such_attempt", "{} has no log of attempt {} (there are: {})".format(
-                self.job_id, wanted, ", ".join(str(number) for number in numbers) or "none"))
+            raise AgentError(
+                "no_such_attempt",
+                "{} has no log of attempt {} (there are: {})".format(
+                    self.job_id, wanted, ", ".join(str(number) for number in numbers) or "none"
+                ),
+            )
         if not numbers or not self._begin(wanted or numbers[-1]):
             self._announce()
             return
@@ -176,6 +182,7 @@ class Viewer:
     def follow(self):
         """Show what comes, through retries, until the job is final and all of it has been shown."""
         from .watch import Watch
+
         watch = Watch()
         started = self._start()
         if not started:
@@ -250,9 +257,11 @@ class Viewer:
         frame = self.session.read_frame()
         if frame is None:
             from .rpc import ClientGone
+
             raise ClientGone("the viewer has gone")
         if frame[0] == b"J":
             from .rpc import parse
+
             if "op" in parse(frame[1]):
                 self.session.push_back(frame)
         return True
@@ -260,6 +269,7 @@ class Viewer:
     def _settle(self):
         """A job whose supervisor was killed becomes final only if somebody looks."""
         from . import settle
+
         settle.settle(self.layout, self.job_id)
 
     def outcome(self):

@@ -28,6 +28,7 @@ def _build(layout, job_id, folder, target, carry_from):
     import errno
 
     from . import blobs, manifest
+
     aside = os.path.join(folder, b".work-" + os.urandom(4).hex().encode())
     _sweep(folder)
     os.mkdir(aside, 0o700)
@@ -57,6 +58,7 @@ def _sweep(folder):
 
 def _remove(path):
     from . import remove
+
     remove.tree(path)
 
 
@@ -95,6 +97,7 @@ def _copy_blob(layout, digest, size, target, mode):
     import hashlib
 
     from . import blobs
+
     source = blobs.path_of(layout, digest)
     seen = hashlib.sha256()
     try:
@@ -111,7 +114,7 @@ def _copy_blob(layout, digest, size, target, mode):
                 seen.update(block)
                 view = memoryview(block)
                 while view:
-                    view = view[os.write(writer, view):]
+                    view = view[os.write(writer, view) :]
             if seen.hexdigest() != digest:
                 os.unlink(source)
                 raise _damaged(source, target, "its content is not what its name says (now removed)")
@@ -123,9 +126,13 @@ def _copy_blob(layout, digest, size, target, mode):
 
 
 def _damaged(source, target, why):
-    return AgentError("blob_damaged", "{} cannot be written from the stored copy {}: {}".format(
-        to_text(target), to_text(os.path.basename(source)[:12]), why),
-        "Submit again: the file is sent anew. If it happens again, have the host's disk checked.")
+    return AgentError(
+        "blob_damaged",
+        "{} cannot be written from the stored copy {}: {}".format(
+            to_text(target), to_text(os.path.basename(source)[:12]), why
+        ),
+        "Submit again: the file is sent anew. If it happens again, have the host's disk checked.",
+    )
 
 
 def _carry(layout, job_id, number, top):
@@ -136,6 +143,7 @@ def _carry(layout, job_id, number, top):
     if not patterns or not os.path.isdir(old):
         return
     from . import inside
+
     for path, seen in sorted(inside.find(old, patterns).items()):
         copy_entry(old, path, seen, top)
 
@@ -175,6 +183,7 @@ def _copy_folder(source_top, path, seen, target_top):
 
 def _copy_file(source_top, path, seen, target):
     from . import inside
+
     reader = inside.open_at(source_top, path)
     try:
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -185,7 +194,7 @@ def _copy_file(source_top, path, seen, target):
                     break
                 view = memoryview(block)
                 while view:
-                    view = view[os.write(writer, view):]
+                    view = view[os.write(writer, view) :]
             os.fchmod(writer, stat.S_IMODE(seen.st_mode) & 0o777)
             # Caches go by age: a copy is as old as what it is a copy of.
             os.utime(writer, ns=(seen.st_atime_ns, seen.st_mtime_ns))

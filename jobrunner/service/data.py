@@ -66,6 +66,7 @@ def pull(session: Session, word: str, paths: Sequence[str], to: Path | None = No
 
 def _reachable(session: Session, id_: str) -> JobRow:
     """The row of a job whose host can be asked for files; the status is brought up to date on the way."""
+    session.be_patient()
     found = reconcile(session, only=[id_])
     row = session.ledger.get(id_)
     if row.host is None or row.submitted_at is None:

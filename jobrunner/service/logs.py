@@ -47,6 +47,8 @@ def follow(
     With `follow` it goes on through retries and lost links until the job is final. Raises NotFoundError for an
     attempt that is not there, HostError if the host does not answer (while following only at the very start).
     """
+    if follow:
+        session.be_patient()
     id_ = session.ledger.resolve(word)
     row = _with_host(session, id_, wait=follow)
     assert row.host is not None

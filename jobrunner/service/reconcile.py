@@ -69,6 +69,8 @@ def reconcile(
     found = Reconciled()
     with session.timings.phase("request"):
         outcomes = session.links.map(ask, aliases)
+    for note in session.links.notes:
+        session.warn(note)
     for alias, outcome in outcomes.items():
         if outcome.error is not None:
             found.errors[alias] = outcome.error

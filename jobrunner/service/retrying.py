@@ -28,6 +28,7 @@ def retry(session: Session, word: str, *, fresh: bool = False, elsewhere: bool =
     `elsewhere` is for a job whose host does not answer: its cancel is kept for when that host is back. Raises
     UsageError for a job that is still live, SecretError for a secret that is not to be had.
     """
+    session.be_patient()
     id_ = session.ledger.resolve(word)
     found = reconcile(session, only=[id_])
     detail = session.ledger.detail(id_)

@@ -57,6 +57,7 @@ class Session:
         self.progress = progress
         self.timings = Timings()
         self.warnings: list[str] = []
+        self.patient = False
 
     def __enter__(self) -> Session:
         return self
@@ -65,6 +66,13 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def be_patient(self) -> None:
+        """A host that turns connections away for load is tried again for as long as the settings say.
+
+        Commands that only look wait no longer for it than for a silent one. To be called before a link is used.
+        """
+        self.patient = True
 
     def close(self) -> None:
         """Close what was opened: every link, then the ledger."""
@@ -129,7 +137,15 @@ class Session:
         """One connection per host, opened at first use and shared by everything in this command."""
         from jobrunner.transport.pool import open_pool
 
-        return open_pool(self.hosts, environ=self.environ, state_folder=self.home, timings=self.timings)
+        settings = self.hosts.settings
+        return open_pool(
+            self.hosts,
+            environ=self.environ,
+            state_folder=self.home,
+            timings=self.timings,
+            retry_s=settings.retry_for.seconds if self.patient else settings.connect_timeout.seconds,
+            passphrase=_ask_passphrase,
+        )
 
     def link(self, alias: str) -> HostLink:
         """The open link to a host. Raises HostError."""
@@ -197,3 +213,16 @@ def client_identity() -> dict[str, str]:
     except (KeyError, OSError, ImportError):
         user = "?"
     return {"host": socket.gethostname(), "user": user, "python": sys.version.split()[0]}
+
+
+_ASKING = threading.Lock()
+
+
+def _ask_passphrase(path: str) -> str | None:
+    """Ask the person at the terminal for a key's passphrase; None where nobody would see the question."""
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+        return None
+    import getpass
+
+    with _ASKING:
+        return getpass.getpass(f"Passphrase of {path}: ", stream=sys.stderr)

@@ -56,6 +56,7 @@ def submit(
     """Send the jobs of these specs to their hosts. Raises before anything is sent, or a HostError after."""
     from jobrunner.service.specs import load_specs
 
+    session.be_patient()
     with session.timings.phase("spec"):
         loaded = load_specs(
             paths,
@@ -136,6 +137,8 @@ def _send(session: Session, shipments: list[Shipment]) -> SubmitResult:
         outcomes = _stage_all(session, shipments)
     finally:
         me.close()
+    for note in session.links.notes:
+        session.warn(note)
     errors: list[JobrunnerError] = [error for error in outcomes.values() if isinstance(error, JobrunnerError)]
     rows = [session.ledger.get(item.id) for item in shipments if not isinstance(outcomes[_group(item)], JobrunnerError)]
     if errors and not rows:

@@ -179,15 +179,19 @@ def open_pool(
     environ: Mapping[str, str] | None = None,
     state_folder: Path | None = None,
     timings: Timer | None = None,
+    retry_s: float | None = None,
     passphrase: PassphraseSource | None = None,
 ) -> LinkPool:
-    """The pool of a command: hosts of the hosts file, and any alias that the SSH configuration knows."""
+    """The pool of a command: hosts of the hosts file, and any alias that the SSH configuration knows.
+
+    `retry_s` is how long throttled connects are tried again, if not for as long as the hosts file says.
+    """
     environ = os.environ if environ is None else environ
     file = hosts.ssh_config or environ.get("JOBRUNNER_SSH_CONFIG") or None
     settings = TransportSettings(
         connect_s=hosts.settings.connect_timeout.seconds,
         request_s=hosts.settings.request_timeout.seconds,
-        retry_s=hosts.settings.retry_for.seconds,
+        retry_s=hosts.settings.retry_for.seconds if retry_s is None else min(retry_s, hosts.settings.retry_for.seconds),
         cache=state_folder / "cache" if state_folder is not None else None,
         passphrase=passphrase,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,50 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import Client, Lab, end
+from tests.support.relay import Relay
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
-
-
-class Relay:
-    """A TCP relay to the host that cuts each connection after `limit` bytes to or from it (None: never)."""
-
-    def __init__(self, port: int) -> None:
-        self.target, self.limit, self.direction = port, None, "up"
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port = self.server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    limit: int | None
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self.server.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self.target))
-            for source, sink, direction in ((near, far, "up"), (far, near, "down")):
-                threading.Thread(target=self._pump, args=(source, sink, direction), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
-        passed = 0
-        try:
-            while data := source.recv(4096):
-                passed += len(data)
-                if self.limit is not None and direction == self.direction and passed > self.limit:
-                    break
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end_ in (source, sink):
-            try:
-                end_.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def close(self) -> None:
-        self.server.close()
 
 
 @pytest.fixture
@@ -84,7 +42,7 @@ BALLAST = {f"data{i}__bin": chr(97 + i) * 120_000 for i in range(6)}
 def test_client_killed_at_any_moment(lab: Lab, client: Client, seed: int) -> None:
     """kill -9 of the client while it submits; then the same submit again: one job, one run."""
     moment = random.Random(seed)
-    spec = client.spec(SPEC, f"kill{seed}", **BALLAST)
+    spec = client.spec(SPEC, f"kill{seed}", **{key: text + f"kill{seed}" for key, text in BALLAST.items()})
     process = client.start("submit", str(spec))
     time.sleep(moment.uniform(0.15, 1.2))  # the moment is what is tested
     end(process, signal.SIGKILL)
@@ -122,7 +80,7 @@ def test_link_cut_at_any_byte(lab: Lab, client: Client, relay: Relay, seed: int,
 
 def test_a_broken_off_submit_is_closed_by_the_next_look(lab: Lab, client: Client, relay: Relay) -> None:
     """Nobody repeats the submit: `ls` says FAILED/interrupted, and a later submit is a new job."""
-    spec = client.spec(SPEC, "left", **BALLAST)
+    spec = client.spec(SPEC, "left", **{key: text + "left" for key, text in BALLAST.items()})
     relay.limit = 30_000
     assert client.run("submit", str(spec), code=None).returncode == 3
     relay.limit = None

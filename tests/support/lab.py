@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Lab:
     """One host, `cards` simulated cards of a `device`; everything lies in `folder`."""
 
-    def __init__(self, folder: Path, *, alias: str = "lab", device: str = "npu", cards: int = 4, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, *, alias: str = "lab", device: str = "npu", cards: int = 4, **options: Any
+    ) -> None:
         self.folder, self.alias, self.device = folder, alias, device
         self.scope = f"test-{uuid.uuid4().hex[:12]}"
         home = folder / "home"
@@ -87,7 +89,9 @@ class Client:
         config = folder / "ssh_config"
         config.write_text("".join(lab.sshd.ssh_config.read_text() for lab in labs))
         hosts = {lab.alias: {"root": str(lab.root), **entries.get(lab.alias, {})} for lab in labs}
-        (folder / "hosts.yaml").write_text(json.dumps({"ssh_config": str(config), "hosts": hosts}))
+        (folder / "hosts.yaml").write_text(
+            json.dumps({"ssh_config": str(config), "settings": {"retry_for": "5s"}, "hosts": hosts})
+        )
         self.env = {
             **os.environ,
             "JOBRUNNER_HOME": str(folder / "state"),
