@@ -110,6 +110,7 @@ def declared_cards(facts: Facts, declared: HostSpec) -> Finding | None:
         return bad(
             f"`only_cards` names {', '.join(map(str, unknown))}; there are {', '.join(map(str, found))}",
             f"correct `only_cards` of {declared.name}: jobs wait for ever for cards that are not there",
+            stops=not set(declared.only_cards or ()) & set(found),
         )
     return good("the hosts file fits what is there")
 

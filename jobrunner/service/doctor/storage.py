@@ -9,7 +9,8 @@ from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, si
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
 
-NO_DISK, LOW_DISK, LOW_FILES = 10**9, 5 * 10**9, 20_000
+NO_DISK, LOW_DISK = 10**9, 5 * 10**9
+NO_FILES, LOW_FILES = 1000, 20_000
 LOW_TMP, LOW_SHM = 500 * 10**6, 10**9
 SLOW_S = 2.0
 
@@ -80,7 +81,9 @@ def inodes(facts: Facts, declared: HostSpec) -> Finding:
     if free is None:
         return good("without a limit")
     found = f"{free} files can be made"
-    return good(found) if free >= LOW_FILES else bad(found, f"`jobrunner gc {declared.name}`; remove small files")
+    if free >= LOW_FILES:
+        return good(found)
+    return bad(found, f"`jobrunner gc {declared.name}`; remove small files", stops=free < NO_FILES)
 
 
 def quota(facts: Facts, declared: HostSpec) -> Finding:
