@@ -7,7 +7,7 @@ def stamp(seconds=None):
     """UTC as `2026-12-01T09:30:00.123456Z`; now, or the given seconds since 1970."""
     seconds = time.time() if seconds is None else seconds
     whole = int(seconds // 1)
-    micro = min(999999, int(round((seconds - whole) * 1e6)))
+    micro = min(999999, round((seconds - whole) * 1e6))
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + ".{:06d}Z".format(micro)
 
 
