@@ -20,9 +20,11 @@ def limits(context):
         pair = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
         found[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
     pattern = _line("/proc/sys/kernel/core_pattern")
+    numbers = [_number(folder, b"pids.max") for folder in _group_folders("pids")]
+    numbers = [number for number in numbers if number is not None]
     return {
         "limits": found, "processes": _own_threads(), "core_pattern": pattern,
-        "pids_max": _least_of_groups("pids.max", "pids", "pids.max"),
+        "pids_max": min(numbers) if numbers else None,
     }  # fmt: skip
 
 
@@ -40,55 +42,64 @@ def _own_threads():
 
 
 def memory(context):
-    """Bytes: of the machine (total, available), and the least limit of the control groups that we are in."""
+    """Bytes: of the machine (total, available), and of the control group (of ours and those above) with least room."""
     table = {}
     for line in (read_file(b"/proc/meminfo") or b"").splitlines():
         words = line.replace(b":", b" ").split()
         if len(words) >= 2 and words[1].isdigit():
             table[words[0]] = int(words[1]) * 1024
     total = table.get(b"MemTotal")
-    limit = _least_of_groups("memory.max", "memory", "memory.limit_in_bytes")
-    if limit is not None and total is not None and limit >= total:
-        limit = None
+    limit, free = group_memory(_group_folders("memory"), total)
     return {
         "total_bytes": total, "available_bytes": table.get(b"MemAvailable"), "group_limit_bytes": limit,
-        "group_used_bytes": _first_of_groups("memory.current", "memory", "memory.usage_in_bytes"),
-        "swap_free_bytes": table.get(b"SwapFree"),
+        "group_free_bytes": free,
     }  # fmt: skip
 
 
-def _group_files(name_v2, controller, name_v1):
-    """Files of that name in our control group and those above it, ours first."""
+def group_memory(folders, total):
+    """`(limit, free)` of the control group with the least room; `(None, None)` where none limits it below `total`.
+
+    File contents that the kernel would drop count as room, as they do in MemAvailable.
+    """
+    least = (None, None)
+    for folder in folders:
+        limit = _number(folder, b"memory.max", b"memory.limit_in_bytes")
+        used = _number(folder, b"memory.current", b"memory.usage_in_bytes")
+        if limit is None or used is None or (total is not None and limit >= total):
+            continue
+        dropped = 0
+        for line in (read_file(os.path.join(folder, b"memory.stat")) or b"").splitlines():
+            words = line.split()
+            if words[:1] in ([b"inactive_file"], [b"total_inactive_file"]):
+                dropped = max(dropped, int(words[1]))
+        free = max(0, limit - max(0, used - dropped))
+        if least[1] is None or free < least[1]:
+            least = (limit, free)
+    return least
+
+
+def _number(folder, *names):
+    for name in names:
+        text = _line(os.path.join(folder, name))
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+def _group_folders(controller):
+    """The folder of our control group and of those above it, ours first."""
     for line in (read_file(b"/proc/self/cgroup") or b"").splitlines():
         number, names, path = [*line.split(b":", 2), b"", b""][:3]
         v2 = number == b"0" and not names
         if not v2 and controller.encode() not in names.split(b","):
             continue
         top = b"/sys/fs/cgroup" if v2 else b"/sys/fs/cgroup/" + controller.encode()
-        name = (name_v2 if v2 else name_v1).encode()
         folder = path.strip(b"/")
         while True:
-            yield os.path.join(top, folder, name)
+            yield os.path.join(top, folder)
             if not folder:
                 break
             folder = os.path.dirname(folder)
-
-
-def _least_of_groups(name_v2, controller, name_v1):
-    values = []
-    for path in _group_files(name_v2, controller, name_v1):
-        text = _line(path)
-        if text.isdigit():
-            values.append(int(text))
-    return min(values) if values else None
-
-
-def _first_of_groups(name_v2, controller, name_v1):
-    for path in _group_files(name_v2, controller, name_v1):
-        text = _line(path)
-        if text.isdigit():
-            return int(text)
-    return None
 
 
 def proc(context):

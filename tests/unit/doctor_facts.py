@@ -33,7 +33,7 @@ _PROBE = {
     "shell": "/bin/bash", "notify": True, "container": False, "others": [],
     "limits": {"limits": _LIMITS, "processes": 40, "core_pattern": "core", "pids_max": None},
     "memory": {"total_bytes": 10**12, "available_bytes": 9 * 10**11, "group_limit_bytes": None,
-               "group_used_bytes": None, "swap_free_bytes": 0},
+               "group_free_bytes": None},
     "proc": {"hidepid": None, "sees_first": True, "root": False},
     "init": {"first": "systemd", "reaps": True, "zombies": 0, "container": False},
     "users": {"mapped": False, "name": "ml", "uid": 1000},

@@ -29,7 +29,7 @@ class Least:
 
 # `cuda` is the CUDA that torch was built with, `driver` the kernel driver's version, `toolkit` CANN or CNToolkit.
 NPU = (
-    Least("toolkit", "8.5", "driver", "25.0", ASCEND + "CANN 8.5.0 release notes: version mapping"),
+    Least("toolkit", "8.5", "driver", "25.0.RC1", ASCEND + "CANN 8.5.0 release notes: version mapping"),
     Least("toolkit", "8.3", "driver", "24.1.0", ASCEND + "MindSDK 7.2.RC1 release notes: compatibility"),
     Least("toolkit", "8.2", "driver", "24.1.RC2", ASCEND + "MindIE 2.1.RC1 release notes: compatibility"),
     Least("toolkit", "8.1", "driver", "24.1.RC1", ASCEND + "MindSDK 7.1.RC1 release notes: compatibility"),
@@ -113,7 +113,7 @@ def _least(device: str, versions: Versions) -> Iterator[Mismatch]:
         if _applies(row, versions) and have and other and older(other, row.least):
             yield Mismatch(
                 f"{NAMES[row.what]} {have} needs {NAMES[row.needs]} {row.least} or newer; {other} is there",
-                f"upgrade {NAMES[row.needs]}, or use an older {NAMES[row.what]}",
+                f"upgrade {NAMES[row.needs]}, or use an older version of {NAMES[row.what]}",
                 row.source,
             )
 

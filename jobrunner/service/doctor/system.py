@@ -43,7 +43,8 @@ def memory(facts: Facts, declared: HostSpec) -> Finding:
     told = part(facts, "memory")
     free, limit = told.get("available_bytes"), told.get("group_limit_bytes")
     if limit is not None:
-        free = min(free if free is not None else limit, max(0, limit - (told.get("group_used_bytes") or 0)))
+        room = told.get("group_free_bytes")
+        free = min(value for value in (free, room, limit) if value is not None)
     if free is None:
         return unsure("the kernel does not tell")
     found = f"{size(free)} of {size(told.get('total_bytes'))} can be had"
