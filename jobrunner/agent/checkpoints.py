@@ -27,11 +27,18 @@ def run(session, request):
 
 
 def listing(layout, job_id):
-    """What clients see, newest first: names are unique (`NAME@K` for an older attempt's file of the same name)."""
+    """What clients see, newest first.
+
+    Names are relative to the folder that all patterns of the spec begin with (`ckpt/*.pt`: `ckpt`), and unique:
+    `NAME@K` is an older attempt's file of the same name.
+    """
     shown = []
     taken = set()
+    top = shared_folder((jobs.run_of(jobs.request(layout, job_id)).get("checkpoints") or {}).get("paths") or [])
     for record in ckptorder.newest_first(present(layout, job_id)):
         name = record["name"]
+        if top and name.startswith(top):
+            name = name[len(top):]
         if name in taken:
             name = "{}@{}".format(name, record.get("attempt") or "out")
         taken.add(name)
@@ -49,6 +56,20 @@ def listing(layout, job_id):
             }
         )
     return shown
+
+
+def shared_folder(patterns):
+    """The folder (`ckpt/`) that every pattern begins with, as far as it has no wildcard; empty if there is none."""
+    folders = set()
+    for pattern in patterns:
+        parts = pattern.split("/")[:-1]
+        plain = []
+        for part in parts:
+            if any(sign in part for sign in "*?["):
+                break
+            plain.append(part)
+        folders.add("/".join(plain))
+    return folders.pop() + "/" if len(folders) == 1 and "" not in folders else ""
 
 
 def noted(layout, job_id):

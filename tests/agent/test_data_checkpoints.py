@@ -227,7 +227,7 @@ def test_the_best_stays_by_the_metric_in_the_log(host: AgentHost) -> None:
     assert keep(host) == ["epoch_2.pt", "epoch_3.pt"]
     channel = host.channel()
     channel.send({"v": 1, "op": "collect", "id": "job00001", "checkpoint": "best"})
-    assert [item["path"] for item in channel.json()["files"]] == ["ckpt/epoch_2.pt"]
+    assert [item["path"] for item in channel.json()["files"]] == ["epoch_2.pt"]
 
 
 def test_a_job_without_checkpoints_pays_nothing(host: AgentHost) -> None:

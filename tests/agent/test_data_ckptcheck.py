@@ -245,3 +245,22 @@ def test_metrics_from_names_and_logs() -> None:
     assert ckptmetrics.from_log(log, patterns, 5, False) == {}
     assert ckptmetrics.from_log(log, patterns, 5, True) == {"loss": 9.0}
     assert ckptmetrics.from_log(log, patterns, None, False) == {}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "top"),
+    [
+        (["ckpt/*.pt"], "ckpt/"),
+        (["a/b/*.pt", "a/b/last"], "a/b/"),
+        (["ckpt/*.pt", "best/*.pt"], ""),
+        (["ckpt/*.pt", "*.pt"], ""),
+        (["**/*.pt"], ""),
+        (["out/run-*/checkpoint-*"], "out/"),
+        (["last.pt"], ""),
+        ([], ""),
+    ],
+)
+def test_names_leave_out_the_folder_that_all_patterns_share(patterns: list[str], top: str) -> None:
+    from jobrunner.agent.checkpoints import shared_folder
+
+    assert shared_folder(patterns) == top
