@@ -144,7 +144,18 @@ def _submit_and_follow(out: Output, session: Session, result: SubmitResult) -> i
     with looking_only(word):
         pieces = logs.follow(session, word, follow=True, lines=None, attempt=None, grep=None, since=None)
         row = show_log(out, pieces, follow=True)
+    bring_home(out, session, [row] if row is not None else [])
     return 0 if row is not None and row.state is JobState.COMPLETED else 1
+
+
+def bring_home(out: Output, session: Session, rows: Sequence[JobRow]) -> None:
+    """Fetch the checkpoints that the specs of ended jobs ask for (`checkpoints.pull`), and say where they are."""
+    from jobrunner.service.data import pull_as_asked
+
+    for row in rows:
+        pulled = pull_as_asked(session, row)
+        if pulled is not None and pulled.files and not out.json:
+            out.say(f"{row.id}: fetched {plural(len(pulled.files), 'checkpoint file')} to {pulled.to}")
 
 
 def ls(
@@ -233,6 +244,7 @@ def _wait_for(
 
     with looking_only(words[0]):
         result = service.wait(session, words, timeout=timeout, on_change=changed)
+        bring_home(out, session, result.rows)
     result = replace(result, errors=[*earlier, *result.errors])
     data = {"jobs": [row.as_json() for row in result.rows], "timed_out": result.timed_out}
     return out.result(data, result, lambda: out.table(job_table(result.rows, output.now())))

@@ -10,6 +10,7 @@ import typer
 
 from jobrunner.cli import output
 from jobrunner.cli.command import command
+from jobrunner.cli.jobs import bring_home
 from jobrunner.cli.options import Id
 from jobrunner.cli.output import Output
 from jobrunner.cli.views import (
@@ -132,7 +133,9 @@ def logs(
         if out.json and not follow:
             out.document(collect_log(pieces, raw=raw))
         else:
-            show_log(out, pieces, raw=raw, follow=follow)
+            row = show_log(out, pieces, raw=raw, follow=follow)
+            if follow and row is not None:
+                bring_home(out, session, [row])
     return 0
 
 

@@ -64,6 +64,25 @@ def pull(session: Session, word: str, paths: Sequence[str], to: Path | None = No
     return _result(session, row, folder, _pull(session, row, folder, paths=list(paths) or None), [])
 
 
+def pull_as_asked(session: Session, row: JobRow) -> PullResult | None:
+    """Fetch what the spec's `checkpoints.pull` asks for of a job that has ended; None if it asks for nothing.
+
+    A failed or cancelled job's checkpoints are fetched too. What goes wrong is a warning: the job itself is fine.
+    """
+    wanted = session.ledger.detail(row.id).request.get("spec", {}).get("checkpoints") or {}
+    which = wanted.get("pull", "none")
+    if not row.state.final or which == "none" or row.host is None or row.started_at is None:
+        return None
+    try:
+        return pull_checkpoints(session, row.id, which)
+    except NotFoundError:
+        return None  # it has written none
+    except JobrunnerError as error:
+        again = f"jobrunner checkpoints {row.id} --pull {which}"
+        session.warn(f"its checkpoints were not fetched: {error.message} (again with `{again}`)")
+        return None
+
+
 def _reachable(session: Session, id_: str) -> JobRow:
     """The row of a job whose host can be asked for files; the status is brought up to date on the way."""
     session.be_patient()

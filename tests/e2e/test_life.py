@@ -215,3 +215,13 @@ def test_the_ledger_comes_back_from_the_host(client: Client, lab: Lab, tmp_path:
     after = {row["id"]: row for row in other.json("ls", "--all")["jobs"]}
     for id_ in ids:
         assert {**after[id_], "last_seen": None} == {**before[id_], "last_seen": None}
+
+
+def test_checkpoints_come_home_when_the_spec_asks_for_it(client: Client) -> None:
+    text = 'device: cpu\ncommand: mkdir ckpt; echo model > ckpt/m-7.bin\ncheckpoints: {paths: ["ckpt/*.bin"], pull: last}\n'
+    id_ = client.submit(text)
+    told = client.run("wait", id_).stderr
+    home = client.folder / "state" / "artifacts" / id_ / "checkpoints" / "m-7.bin"
+    assert home.read_text() == "model\n" and str(home.parent) in told
+    [item] = client.json("checkpoints", id_)["checkpoints"]
+    assert item["pulled_to"] == str(home) and item["name"] == "m-7.bin" and len(item["sha256"]) == 64
