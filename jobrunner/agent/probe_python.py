@@ -21,6 +21,7 @@ from .runtime import visible_devices
 PACKAGES = ("torch", "torch_npu", "torch_mlu", "numpy", "deepspeed", "deepspeed_mlu", "transformers", "accelerate")
 PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "gpu": None}
 MARK = "@jobrunner@"
+NO_END = "no end within the limit"
 META_S, SETUP_S = 15.0, 15.0
 LEAST_S = 5.0  # less is not enough for anything that imports torch
 
@@ -209,7 +210,7 @@ def _python(order, environment, folder, snippet, words, deadline, keep=()):
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
-        return None, "no end within the limit"
+        return None, NO_END
     for line in out.decode("utf-8", "replace").splitlines():
         if line.startswith(MARK):
             return json.loads(line[len(MARK) :]), None

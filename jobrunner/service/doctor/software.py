@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "gpu": "torch"}
 SUM = 8.0
+NO_END = "no end within the limit"  # the agent's words for a Python that it had to end (probe_python)
 STATIC_TLS = "static TLS"
 
 
@@ -83,7 +84,7 @@ def job_python(facts: Facts, declared: HostSpec) -> Finding:
         return unsure("the set-up failed before")
     if meta:
         return good(f"{meta['version']} at {meta['executable']}")
-    if _late(facts, "python") or _late(facts, "set-up") or _late(facts, "start"):
+    if told.get("python_error") == NO_END or _late(facts, "python") or _late(facts, "set-up") or _late(facts, "start"):
         return bad("python3 does not come up within the limit", "its folder may lie on a disk that hangs")
     return bad(
         f"no python3 for jobs: {told.get('python_error') or 'no answer'}",
@@ -130,7 +131,7 @@ def plugin(facts: Facts, declared: HostSpec) -> Finding | None:
         return unsure("no Python to try it in")
     if "torch" not in meta["packages"]:
         return unsure(f"torch is not installed for {meta['executable']}", elsewhere)
-    if _late(facts, "import"):
+    if _late(facts, "import") or told.get("error") == NO_END:
         return bad(
             f"importing {name} does not end", "a card or the driver hangs, or the disk is very slow: try it by hand"
         )
@@ -168,7 +169,7 @@ def tensor(facts: Facts, declared: HostSpec) -> Finding | None:
     if device_of(facts, declared) not in PLUGINS:
         return None
     told = _told(facts).get("tensor")
-    if _late(facts, "tensor"):
+    if _late(facts, "tensor") or (told or {}).get("error") == NO_END:
         return bad(
             "a sum of four numbers on a free card does not end", "the card or the driver hangs: tell the administrator"
         )
