@@ -80,7 +80,7 @@ def submit(
             plans=[_plan(shipment, placed) for shipment, placed in zip(shipments, placements, strict=True)],
             warnings=session.warnings,
         )
-    return _send(session, shipments)
+    return _send(session, shipments, host)
 
 
 def _read_code(session: Session, loaded: Sequence[LoadedSpec], large: bool) -> dict[Any, Tree]:
@@ -128,12 +128,12 @@ def _plan(shipment: Shipment, placed: Placement) -> dict[str, Any]:
     }
 
 
-def _send(session: Session, shipments: list[Shipment]) -> SubmitResult:
+def _send(session: Session, shipments: list[Shipment], only: str | None) -> SubmitResult:
     """Note every job, send them host by host (one exchange a host and tree), note what the hosts answered."""
     me = submitters.Submitter(session.home)
     try:
         for shipment in shipments:
-            _note(session, shipment, me)
+            _note(session, shipment, only, me)
         outcomes = _stage_all(session, shipments)
     finally:
         me.close()
@@ -154,16 +154,20 @@ def _send(session: Session, shipments: list[Shipment]) -> SubmitResult:
     )
 
 
-def _note(session: Session, shipment: Shipment, me: submitters.Submitter) -> None:
-    """A STAGING row under a new id, or under that of an identical submit which never learned its fate."""
+def _note(session: Session, shipment: Shipment, only: str | None, me: submitters.Submitter) -> None:
+    """A STAGING row under a new id, or under that of an identical submit which never learned its fate.
+
+    That one goes on to the host that it was being sent to, which may have the job already.
+    """
     spec = shipment.loaded.spec
-    spec_digest, code_digest = _digest([spec.as_json(), shipment.host]), staging.code_digest(shipment.tree)
+    spec_digest, code_digest = _digest([spec.as_json(), only]), staging.code_digest(shipment.tree)
     at = now()
     for staged in session.ledger.find_resumable(spec_digest, code_digest):
         if not submitters.is_alive(session.home, staged.submitter) and session.ledger.take_over(
             staged.row.id, staged.submitter, me.as_json()
         ):
             shipment.id, shipment.request, shipment.resumed = staged.row.id, staged.request, True
+            shipment.host = staged.row.host or shipment.host
             return
     shipment.id = new_id(os.urandom(16))
     shipment.request = staging.request_for(
