@@ -1,20 +1,35 @@
-"""A TCP relay on loopback that cuts connections at a chosen byte."""
+"""A TCP relay on loopback that cuts, holds, slows or swallows what passes through it."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
+
+STEP_S = 0.01
 
 
 class Relay:
-    """Passes connections on to `target`; each is cut after `limit` bytes in `direction` ("up" is to the host)."""
+    """Passes connections on to `target`. What it does to them may be changed at any moment:
+
+    limit, direction   each connection is cut after so many bytes in that direction ("up" is to the host)
+    delay              seconds that every piece of 4 KiB is held
+    stalled            nothing passes, and nothing is read: what was sent comes once this is False again
+    hole               everything is read and thrown away; a connection that lost something is never sound again
+    refusing           new connections are closed at once
+    """
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.limit: int | None = None
         self.direction = "up"
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self.delay = 0.0
+        self.stalled = False
+        self.hole = False
+        self.refusing = False
+        self._closed = False
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._server.getsockname()[1]
         self._threads: list[threading.Thread] = []
         self._open: set[socket.socket] = set()
@@ -31,6 +46,9 @@ class Relay:
                 near, _ = self._server.accept()
             except OSError:
                 return
+            if self.refusing:
+                near.close()
+                continue
             self._start(self._serve, near)
 
     def _serve(self, near: socket.socket) -> None:
@@ -49,13 +67,21 @@ class Relay:
                 self._open -= {near, far}
 
     def _pump(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
-        passed = 0
+        passed, lost = 0, False
         with contextlib.suppress(OSError):
             while data := source.recv(4096):
                 passed += len(data)
                 if self.limit is not None and direction == self.direction and passed > self.limit:
                     break
-                sink.sendall(data)
+                if self.delay:
+                    time.sleep(self.delay)
+                while self.stalled and not self._closed:
+                    time.sleep(STEP_S)
+                lost = lost or self.hole
+                if not lost:
+                    sink.sendall(data)
+        while lost and self.hole and not self._closed:
+            time.sleep(STEP_S)  # not even the end of a connection passes a black hole
         self._cut(source, sink)
 
     def _cut(self, *ends: socket.socket) -> None:
@@ -67,8 +93,14 @@ class Relay:
         """Cut every open connection now."""
         self._cut(*tuple(self._open))
 
+    def heal(self) -> None:
+        """Do nothing more to what passes."""
+        self.limit, self.delay = None, 0.0
+        self.stalled = self.hole = self.refusing = False
+
     def close(self) -> None:
         """Stop, and wait until every socket is closed."""
+        self._closed = True
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
