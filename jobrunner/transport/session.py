@@ -64,9 +64,17 @@ class Session:
         self._check(status)
         if status.startswith("W"):
             self._limit(max(target.settings.request_s, 60.0))
-            self._send(self._image.data)
-            self._check(self._line())
+            self._deliver()
         self.shell = status[2:].strip()
+
+    def _deliver(self) -> None:
+        """Send the agent. A host that cannot take it says why and ends at once, maybe while we are still sending."""
+        try:
+            self._send(self._image.data)
+        except HostError:
+            self._check(self._line())
+            raise
+        self._check(self._line())
 
     def _check(self, status: str) -> None:
         error = from_status(self.target.alias, self.target.root, self.target.python, status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ from jobrunner.service.session import Session
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
     from jobrunner.transport.link import HostLink
+    from jobrunner.transport.session import Session as AgentChannel
 
 PROBE_S = 40.0
-FURTHER_CHANNELS = 3
+CHANNELS = 4
 
 
 def doctor(session: Session, names: Sequence[str]) -> DoctorResult:
@@ -84,12 +84,9 @@ def gather(session: Session, link: HostLink) -> dict[str, Any]:
     declared = session.hosts.get(link.alias)
     began = look(session, link)
     age = age_seconds(link.host_facts.get("now"))
-    channels: dict[str, Any] = {}
-    counting = threading.Thread(target=_count_channels, args=(link, channels), daemon=True)
-    counting.start()
+    channels = _count_channels(link)
     answer = look(session, link, cards=True, fresh=True)
     probe = _probe(link, declared)
-    counting.join(30.0)
     config = link.target.config
     return {
         **began,
@@ -123,19 +120,19 @@ def _probe(link: HostLink, declared: HostSpec) -> dict[str, Any]:
     )
 
 
-def _count_channels(link: HostLink, found: dict[str, Any]) -> None:
-    """How many channels the host opens beside the first one; all are closed again."""
-    opened: list[Any] = []
-    told: dict[str, Any] = {"asked": FURTHER_CHANNELS + 1, "full": False, "error": ""}
+def _count_channels(link: HostLink) -> dict[str, Any]:
+    """How many channels the host opens at once, up to `CHANNELS`; all are closed again. No other may be in use."""
+    opened: list[AgentChannel] = []
+    told: dict[str, Any] = {"asked": CHANNELS, "full": False, "error": ""}
     try:
-        for _ in range(FURTHER_CHANNELS):
+        for _ in range(CHANNELS):
             opened.append(link.stream("look", jobs=[]))
     except JobrunnerError as error:
         told.update(full=error.code == "sessions_full", error=error.message)
     finally:
         for session in opened:
             session.close()
-        found.update(told, opened=len(opened) + 1)
+    return {**told, "opened": len(opened)}
 
 
 def examine(facts: Facts, declared: HostSpec) -> tuple[list[Check], list[Check]]:
