@@ -28,7 +28,8 @@ WORDS = (
     "couldn't|unable to|invalid|unsupported|not support|not implement|undefined|unrecognized|unknown|missing|mismatch|"
     "inconsistent|already|in use|busy|is used|occupied|running|alarm|critical|lost|broken|closed|reset|corrupt|"
     "truncated|overflow|nan|terminat|exits|exited|exitcode|exit code|return code|drvret|not loaded|not installed|"
-    "not initial|re-initial|initialize|not compiled|not a supported|no module|no device|no npu|no gpu|no cuda|no kernel|"
+    "not initial|re-initial|initialize|not compiled|not a supported|no module|no device|no npu|no gpu|no cuda|"
+    "no kernel|duplicate|not match|"
     "ignoring|fall back|bad |unbound|stale|read-only|too many|too large|insufficient|disconnect|illegal|watchdog|"
     "heartbeat|ecc|uce |conda init|solving|device = cpu|not available|not been properly|expected all tensors|"
     "only_cards|ascending|size mismatch|manifest|x509|glibc|static tls|cann|overwrite|interrupt|"
@@ -226,7 +227,7 @@ def shown(line, pattern):
     parts = [line]
     if b"\r" in line:
         *drawn, last = [part for part in line.split(b"\r") if part.strip()] or [b""]
-        parts = [part for part in drawn if pattern.search(part.lower())][:3] + [last]
+        parts = [*[part for part in drawn if pattern.search(part.lower())][:3], last]
     return [_clipped(part, pattern) for part in parts]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from jobrunner.cli import output
 from jobrunner.cli.command import command
 from jobrunner.cli.jobs import bring_home
+from jobrunner.cli.language import locale_language
 from jobrunner.cli.options import Id
 from jobrunner.cli.output import Output
 from jobrunner.cli.views import (
@@ -170,15 +170,7 @@ def explain(
     if lang not in (None, "en", "zh"):
         raise UsageError(f"--lang {visible(lang)!r} is not known", remedy="use en or zh")
     with out.session() as session:
-        return _print_findings(out, service.explain(session, word, lang or _locale_language()))
-
-
-def _locale_language() -> str:
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        value = os.environ.get(name)
-        if value:
-            return "zh" if value.lower().startswith("zh") else "en"
-    return "en"
+        return _print_findings(out, service.explain(session, word, lang or locale_language()))
 
 
 def _print_findings(out: Output, result: Findings) -> int:

@@ -8,15 +8,20 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from jobrunner.cli.language import locale_language
 from jobrunner.cli.logview import LogView
 from jobrunner.cli.output import Output, understands_escapes
 from jobrunner.cli.views import one_line
+from jobrunner.cli.words import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jobrunner.core.jobs import JobRow
     from jobrunner.service.results import LogPiece
+
+REMEMBERED = 128 * 1024
+"""Bytes of a log's end that are kept while it is shown, to say why the job failed."""
 
 
 @contextmanager
@@ -64,20 +69,23 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
     terminal = out.terminal and understands_escapes()
     view = LogView(terminal=terminal)
     attempt: int | None = None
-    row = None
+    row, last = None, b""
     for piece in pieces:
         if piece.kind == "data":
             out.write(view.feed(piece.data), flush=True)
+            last = (last + piece.data)[-REMEMBERED:] if len(piece.data) < REMEMBERED else piece.data[-REMEMBERED:]
         elif piece.kind == "attempt" and piece.attempt != attempt:  # the same one again: a link that came back
             out.write(view.close(), flush=True)
             view = LogView(terminal=terminal)
             if attempt is not None:
                 out.say(f"--- attempt {piece.attempt} ---")
-            attempt = piece.attempt
+            attempt, last = piece.attempt, b""
         else:
             row = _remark(out, piece, row)
     out.write(view.close(), flush=True)
     _farewell(out, row, follow)
+    if row is not None and attempt in (None, row.attempt):
+        _why_it_failed(out, row, last)
     return row
 
 
@@ -102,6 +110,19 @@ def _remark(out: Output, piece: LogPiece, row: JobRow | None) -> JobRow | None:
 def _farewell(out: Output, row: JobRow | None, follow: bool) -> None:
     if follow and row is not None:
         out.say(one_line(row))
+
+
+def _why_it_failed(out: Output, row: JobRow, last: bytes) -> None:
+    """For a failed job, on standard error: what its log's end shows by the catalogue, and how to learn more."""
+    from jobrunner.core.states import JobState
+
+    if row.state is not JobState.FAILED:
+        return
+    from jobrunner.service.catalogue import glance
+
+    for item in glance(row, last, out.hosts_file, locale_language()):
+        out.say(visible(item["summary"]))
+    out.say(f"jobrunner explain {row.id} says more")
 
 
 def _as_json_lines(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -> JobRow | None:

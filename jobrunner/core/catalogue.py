@@ -22,6 +22,7 @@ LANGUAGES = ("en", "zh")
 DEVICES = ("npu", "mlu", "gpu", "cpu")
 ID = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*\Z")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_UNSAID = re.compile(" ?[(（]\0[)）]|[:：] ?\0(?=$|[;,；，:：])")
 
 Text = Mapping[str, str]
 """A text by language."""
@@ -134,8 +135,9 @@ def in_language(text: Text, lang: str) -> str:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text with `{word}` replaced by its value; a word without one becomes `?`."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1)) or "?", text)
+    """The text with `{word}` replaced by its value. A word without one leaves its brackets or colon out as well."""
+    replaced = _PLACEHOLDER.sub(lambda match: values.get(match.group(1)) or "\0", text)
+    return _UNSAID.sub("", replaced).replace("\0", "?") if "\0" in replaced else replaced
 
 
 def _words(value: str | Sequence[str] | None) -> tuple[str, ...]:

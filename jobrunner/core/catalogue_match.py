@@ -58,6 +58,10 @@ class Diagnosis:
         """The likeliest, or None where nothing is known."""
         return self.hits[0] if self.hits else None
 
+    def only(self, *kinds: Kind) -> Diagnosis:
+        """The hits of some kinds."""
+        return Diagnosis(tuple(hit for hit in self.hits if hit.kind in kinds))
+
 
 def clean(text: str) -> str:
     """A line without colours and other escape sequences."""
@@ -73,6 +77,8 @@ def diagnose(
     words = {*ends, *(failure.words if failure else ())}
     hits = _hits(catalogue, known)
     hits += _by_end(catalogue, words, len(known), failure)
+    # What tells little, and of a kind of card that the job did not have, is no explanation.
+    hits = [hit for hit in hits if hit.level == 2 or not _foreign(hit, device)]
     ranked = _ranked(_merged(hits), failure, device)
     return Diagnosis(tuple(_one_of_each(ranked)), failure)
 
@@ -160,6 +166,10 @@ def _merged(hits: Sequence[Hit]) -> list[Hit]:
     return [replace(hit, ranks=tuple(sorted(ranks.get((hit.entry.id, hit.kind), ())))) for hit in hits]
 
 
+def _foreign(hit: Hit, device: str | None) -> bool:
+    return bool(hit.entry.devices) and device is not None and device not in hit.entry.devices
+
+
 def _ranked(hits: Sequence[Hit], failure: Failure | None, device: str | None) -> list[Hit]:
     first = failure.rank if failure else None
     segments = _segments(hits)
@@ -169,8 +179,7 @@ def _ranked(hits: Sequence[Hit], failure: Failure | None, device: str | None) ->
     def group(hit: Hit) -> tuple[int, ...]:
         wrong_rank = int(first is not None and hit.rank is not None and hit.rank != first)
         survived = int(hit.kind == "cause" and segments[id(hit)] < last)
-        foreign = int(bool(hit.entry.devices) and device is not None and device not in hit.entry.devices)
-        return TIERS.get(hit.kind, 9), wrong_rank, survived, -hit.level, foreign
+        return TIERS.get(hit.kind, 9), wrong_rank, survived, -hit.level, int(_foreign(hit, device))
 
     ordered = sorted(hits, key=lambda hit: (*group(hit), hit.place, -hit.entry.weight))
     return _by_time(ordered, [group(hit) for hit in ordered])

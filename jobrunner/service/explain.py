@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
+from jobrunner.core.catalogue import Catalogue
+from jobrunner.core.catalogue_match import clean
+from jobrunner.core.catalogue_text import disk_lines, finding
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
+from jobrunner.core.ranks import Line
 from jobrunner.core.states import JobState
-from jobrunner.service import logs
+from jobrunner.service import catalogue
 from jobrunner.service.clock import now
 from jobrunner.service.jobs import evidence_text
 from jobrunner.service.reconcile import Reconciled, reconcile
@@ -15,49 +20,6 @@ from jobrunner.service.results import Findings
 from jobrunner.service.session import Session
 
 LAST_LINES = 10
-
-_CAUSES: dict[tuple[str, str | None], tuple[str, str]] = {
-    ("FAILED", "exit"): ("its command ended with exit code {exit_code}", "read the end of its log below"),
-    ("FAILED", "signal"): (
-        "its command was ended by signal {signal}, which jobrunner did not send",
-        "look for whoever ended it: a colleague, a limit of the host, the kernel's log",
-    ),
-    ("FAILED", "oom"): (
-        "the host ran out of memory and the kernel ended it",
-        "use less host memory (fewer data-loader workers, smaller batches), or another host",
-    ),
-    ("FAILED", "setup"): (
-        "its environment could not be set up, so its command never started",
-        "run the failing set-up line by hand on the host; see runtime and setup in the spec and the hosts file",
-    ),
-    ("FAILED", "disk_full"): (
-        "a disk on the host is full",
-        "free some space (`jobrunner gc --dry-run` shows what jobs have left there), then `jobrunner retry ID`",
-    ),
-    ("FAILED", "launch"): ("it could not be started", "see the evidence; `jobrunner hosts check` looks at the host"),
-    ("FAILED", "dependency"): (
-        "a job that it waits for did not end as asked (`after`)",
-        "retry that job, then this one",
-    ),
-    ("FAILED", "interrupted"): ("its sending was broken off and not taken up", "submit it again"),
-    ("TIMEOUT", None): (
-        "its timeout passed and it was stopped",
-        "raise `timeout`, or let `retry` go on from a checkpoint",
-    ),
-    ("CANCELLED", None): ("somebody cancelled it", "`jobrunner retry ID` runs it again"),
-    ("LOST", "host_reboot"): (
-        "its host was restarted while it ran",
-        "`jobrunner retry ID` goes on from the newest checkpoint; `retry: {{on: [lost]}}` does it by itself",
-    ),
-    ("LOST", "killed"): (
-        "it and what watched over it were killed",
-        "find out who or what did (administrator, session limits: `loginctl enable-linger`), then `jobrunner retry ID`",
-    ),
-    ("LOST", "unobserved"): (
-        "it ended while nothing was there to see how",
-        "look at its log and its files; `jobrunner retry ID` runs it again",
-    ),
-}
 
 
 def why(session: Session, word: str) -> Findings:
@@ -92,41 +54,110 @@ def _elsewhere(row: JobRow, found: Reconciled) -> dict[str, Any]:
 
 
 def explain(session: Session, word: str, lang: str = "en") -> Findings:
-    """Why a job ended as it did, and what to do: the verdict with its evidence, and the end of the log."""
+    """Why a job ended as it did and what to do, the likeliest first: what its log shows by the catalogue, the verdict
+    with its evidence, and the end of the log. `lang`: en or zh."""
     id_ = session.ledger.resolve(word)
     found = reconcile(session, only=[id_])
     detail = session.ledger.detail(id_)
     row = detail.row
     if not row.state.final:
         return _result(session, row, [_elsewhere(row, found)], found)
-    findings = [_verdict(row, evidence_text(detail.evidence))]
-    if row.state is not JobState.COMPLETED and row.host is not None and row.started_at:
-        findings += _log_end(session, row, found)
-    return _result(session, row, findings, found)
+    known, own = _catalogue(session)
+    seen = _seen(session, row, own, found) if _has_log(row) else None
+    view = _View(row, evidence_text(detail.evidence), known, lang)
+    return _result(session, row, view.findings(seen), found)
 
 
-def _verdict(row: JobRow, evidence: str) -> dict[str, Any]:
-    if row.state is JobState.COMPLETED:
-        return _finding("completed", "it completed: its command ended with exit code 0", evidence, "")
-    cause = _CAUSES.get((row.state.value, row.reason)) or _CAUSES.get((row.state.value, None))
-    if cause is None:
-        return _finding(row.state.value.lower(), f"it is {row.state.value} ({row.reason})", evidence, "")
-    summary, remedy = (text.format(exit_code=row.exit_code, signal=row.signal) for text in cause)
-    return _finding(row.reason or row.state.value.lower(), summary, evidence, remedy.replace("ID", row.id))
+def _has_log(row: JobRow) -> bool:
+    return row.state is not JobState.COMPLETED and row.host is not None and bool(row.started_at)
 
 
-def _log_end(session: Session, row: JobRow, found: Reconciled) -> list[dict[str, Any]]:
-    """The last lines of the log, as a finding of its own."""
+def _catalogue(session: Session) -> tuple[Catalogue, list[str]]:
+    """What is in force, and the literals of the user's own entries, which the host would not look for by itself."""
+    own = catalogue.user(session.hosts_file.parent, session.warn)
+    return catalogue.shipped().joined(own), own.words
+
+
+def _seen(session: Session, row: JobRow, words: list[str], found: Reconciled) -> Seen | None:
+    """What the host finds worth reading in the job's logs; None if it does not answer."""
+    assert row.host is not None
     try:
-        pieces = logs.follow(session, row.id, follow=False, lines=LAST_LINES)
-        data = b"".join(piece.data for piece in pieces)
+        return Seen.of(session.link(row.host).request("diagnose", id=row.id, words=words))
     except JobrunnerError as error:
-        found.errors.setdefault(row.host or "", error)
-        return []
-    text = data.decode("utf-8", "replace").rstrip("\n")
-    if not text.strip():
-        return [_finding("silent", "it printed nothing", "", "a script may buffer its output; see its own log files")]
-    return [_finding("log", "the end of its log", text, f"`jobrunner logs {row.id}` shows all of it")]
+        found.errors.setdefault(row.host, error)
+        return None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Lines of a job's log (and of CANN's) that are worth matching, the last ones, and the host's disks."""
+
+    lines: list[Line] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    disks: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Seen:
+        """From the host's answer."""
+        tail = answer.get("tail") or []
+        lines = [Line(number, text) for number, text in [*(answer.get("picked") or []), *tail]]
+        for file in answer.get("plog") or []:
+            name = str(file.get("path", "")).rpartition("/")[2]
+            lines += [Line(number, text, name) for number, text in file.get("picked") or []]
+        return cls(lines, [str(text) for _, text in tail], list(answer.get("disks") or []))
+
+
+@dataclass(frozen=True)
+class _View:
+    """One job's end in one language."""
+
+    row: JobRow
+    evidence: str
+    catalogue: Catalogue
+    lang: str
+
+    def findings(self, seen: Seen | None) -> list[dict[str, Any]]:
+        """The likeliest first."""
+        verdict = self.verdict(seen)
+        if seen is None:
+            return [verdict]
+        told = catalogue.matched(self.row, self.catalogue, seen.lines, self.lang, skip=[verdict["code"]])
+        if self.row.state is JobState.CANCELLED:
+            told = []
+        ends = self._log_end(seen, known=bool(told))
+        if told and self.row.state is JobState.FAILED and self.row.reason in ("exit", "signal", "setup"):
+            return [*told, verdict, *ends]
+        return [verdict, *told, *ends]
+
+    def verdict(self, seen: Seen | None) -> dict[str, Any]:
+        """How it ended, as its host says."""
+        state = self.row.state.value
+        words = {f"{state} {self.row.reason}", state}
+        entry = next((e for e in self.catalogue.entries.values() if e.kind == "verdict" and words & {*e.ends}), None)
+        code = self.row.reason or state.lower()
+        evidence = self.evidence
+        if code == "disk_full" and seen is not None:
+            evidence = "\n".join([evidence, *disk_lines(seen.disks, self.lang)])
+        if entry is None:
+            return _finding(code, f"it is {state} ({self.row.reason})", evidence, "")
+        return finding(entry, self.lang, self.row.id, evidence, self._values(), code)
+
+    def _values(self) -> dict[str, str]:
+        known = {"exit_code": self.row.exit_code, "signal": self.row.signal}
+        return {key: str(value) for key, value in known.items() if value is not None}
+
+    def _log_end(self, seen: Seen, known: bool) -> list[dict[str, Any]]:
+        """The last lines; and where nothing in the log is known, that it is so and where to look."""
+        last = [clean(text).rstrip() for text in seen.tail]
+        while last and not last[-1]:
+            last.pop()
+        if not any(last):
+            return [self._own("silent", "")]
+        unknown = not known and self.row.state is JobState.FAILED and self.row.reason in ("exit", "signal", "setup")
+        return [self._own("unknown" if unknown else "log", "\n".join(last[-LAST_LINES:]))]
+
+    def _own(self, name: str, evidence: str) -> dict[str, Any]:
+        return finding(self.catalogue.entries[name], self.lang, self.row.id, evidence, {}, name)
 
 
 def _finding(code: str, summary: str, evidence: str, remedy: str) -> dict[str, Any]:
