@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -26,21 +25,13 @@ STATE_STYLES = {
 HEALTH_STYLES = {"ok": "green", "warning": "yellow", "bad": "red"}
 
 
-def signal_name(number: int) -> str:
-    """`9 (SIGKILL)`, or the bare number where this machine has no name for it."""
-    try:
-        return f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)
-
-
 def how(row: JobRow | Mapping[str, Any]) -> str:
-    """How a job or an attempt ended, in a few words: `exit 1`, `signal 9 (SIGKILL)`, `oom`; empty if it has not."""
+    """How a job or an attempt ended, in a few words: `exit 1`, `signal SIGKILL`, `oom`; empty if it has not."""
     get = row.get if isinstance(row, Mapping) else lambda name: getattr(row, name)
-    reason, code, number = get("reason"), get("exit_code"), get("signal")
+    reason, code, killer = get("reason"), get("exit_code"), get("signal")
     parts = [str(reason)] if reason and reason not in ("exit", "signal") else []
-    if number:
-        parts.append(f"signal {signal_name(int(number))}")
+    if killer:
+        parts.append(f"signal {visible(str(killer))}")
     elif code is not None and (code or not reason):
         parts.append(f"exit {code}")
     return ", ".join(parts)

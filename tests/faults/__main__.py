@@ -1,4 +1,4 @@
-"""`python -m tests.faults N [SEED] [--jobs J] [--quick]`: play so many scenarios from a seed on, and say what came out."""
+"""`python -m tests.faults N [SEED]`: play so many scenarios from a seed on, and say what came out."""
 
 from __future__ import annotations
 

@@ -109,6 +109,8 @@ def same_everywhere(host: BreakableHost, laptop: Laptop, id_: str, row: dict[str
     """Final is final: what the host's files and a later look say is the verdict that was told first."""
     _, document = laptop.ask("show", id_)
     later = document["data"]["job"]
+    for words in (("ls", "--all", "--offline"), ("show", id_), ("explain", id_)):
+        assert row["state"] in laptop.run(*words).stdout, words
     for key in ("state", "reason", "exit_code", "signal", "attempt", "cards", "ended_at"):
         assert later[key] == row[key], (key, later, row)
     assert later["state"] != "LOST" or later.get("evidence") or later["events"], later

@@ -30,7 +30,7 @@ def save(number):
     aside = os.path.join(folder, "aside")
     with open(aside, "wb") as stream:
         stream.write(content(number))
-    os.rename(aside, os.path.join(folder, "step-{:04d}.bin".format(number)))
+    os.rename(aside, os.path.join(folder, f"step-{number:04d}.bin"))
 
 
 def stray():
@@ -81,7 +81,7 @@ try:
     main()
 except OSError as error:
     try:
-        sys.stderr.write("{}\n".format(error))
+        sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
     except OSError:
         pass

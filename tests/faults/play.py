@@ -97,7 +97,8 @@ class Play:
         s = self.scenario
         spec: dict[str, Any] = {
             "device": "npu" if s.cards else "cpu", "cards": s.cards, "launcher": s.launcher, "grace": "1s",
-            "command": ["python3", "-ISE", "job.py"], "env": {"PLAN": json.dumps(s.plan), "MARKS": str(self.host.marks)},
+            "command": ["python3", "-ISE", "job.py"],
+            "env": {"PLAN": json.dumps(s.plan), "MARKS": str(self.host.marks)},
             "checkpoints": {"paths": ["ckpt/*.bin"]},
         }  # fmt: skip
         if s.retry:
@@ -301,6 +302,8 @@ def through_relay(laptop: Laptop, host: BreakableHost, relay: Relay) -> None:
     """The laptop's way to the host leads through a relay."""
     config = laptop.folder / "ssh_config"
     text = config.read_text().replace(f"Port {host.sshd.port}", f"Port {relay.port}")
-    config.write_text(text.replace("  IdentitiesOnly", f"  HostKeyAlias [127.0.0.1]:{host.sshd.port}\n  IdentitiesOnly"))
+    config.write_text(
+        text.replace("  IdentitiesOnly", f"  HostKeyAlias [127.0.0.1]:{host.sshd.port}\n  IdentitiesOnly")
+    )
     with suppress(KeyError):
         del laptop.env["JOBRUNNER_DEBUG"]

@@ -75,6 +75,13 @@ def test_names_from_elsewhere_cannot_move_the_cursor(cli, fake):
     assert "\x1b" not in cli("ls").err
 
 
+def test_a_job_that_a_signal_ended(cli, fake):
+    ended = replace(ROW, state=JobState.FAILED, reason="signal", signal="SIGKILL", exit_code=None)
+    fake.answers["jobs.list_jobs"] = results.Listing(rows=[ended])
+    ran = cli("ls")
+    assert ran.code == 0 and "FAILED signal SIGKILL" in ran.out
+
+
 def test_show(cli):
     ran = cli("show", "m7")
     assert ran.code == 0
