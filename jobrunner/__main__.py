@@ -1,6 +1,6 @@
 """`python -m jobrunner` is the `jobrunner` command."""
 
-from jobrunner.cli import main
+from jobrunner.cli import program
 
 if __name__ == "__main__":
-    main()
+    program()

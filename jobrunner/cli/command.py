@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,18 @@ class Globals:
 
 
 Function = Callable[..., int | None]
+_wanted: str | None = None
+
+
+@contextmanager
+def only(name: str | None) -> Iterator[None]:
+    """Within the block just this command (or group of commands) is registered; None: every one."""
+    global _wanted
+    before, _wanted = _wanted, name
+    try:
+        yield
+    finally:
+        _wanted = before
 
 
 def command(
@@ -50,6 +63,9 @@ def command(
     full_name = f"{group} {name}".strip()
 
     def register(function: Function) -> Function:
+        if _wanted not in (None, group or name):
+            return function
+
         def run(**given: Any) -> None:
             globals_: Globals = given.pop("context").find_object(Globals) or Globals()
             out = Output(

@@ -4,15 +4,15 @@ The hosts' files are the truth; a lost ledger is rebuilt by `jobrunner adopt`.
 
 How the work is split between two libraries:
 
-* **sqlite_utils** owns the schema (named migrations, each recorded in the transaction that made it) and every
-  write of rows (inserts and upserts). It takes a tenth of a second to import, so it is imported at the first
-  migration or the first write of a process, never before.
-* **sqlite3** opens the file and answers questions. A command that only looks (`ls --offline`, completion) opens a
-  ledger whose `user_version` is current with a few pragmas and selects; nothing else is loaded.
+* **sqlite_utils** owns the schema: named migrations, each recorded in the transaction that made it. It is imported
+  where a migration is due, never before: every command would pay for it otherwise.
+* **sqlite3** opens the file, answers questions and takes rows. A ledger whose `user_version` is current is opened
+  with a few pragmas; nothing else is loaded.
 
     ledger.py      Ledger: the methods that the commands call
     store.py       the connection: how it is opened, read, written; journal mode, permissions
     schema.py      the migrations
+    rows.py        inserts
     guard.py       SQLite's errors as LedgerError with a remedy
     disk.py        whether a path is on a local disk
     records.py     what the methods return

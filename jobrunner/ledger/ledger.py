@@ -283,7 +283,7 @@ class Ledger:
     def set_meta(self, key: str, value: str) -> None:
         """Remember such a value."""
         with self._store.write() as db:
-            db.table("meta").insert({"key": key, "value": value}, replace=True)
+            db.insert("meta", [{"key": key, "value": value}], "replace")
 
     def integrity_check(self) -> builtins.list[str]:
         """What SQLite finds wrong with the file; empty if it is sound."""

@@ -213,7 +213,7 @@ def _odd(text: str) -> bool:
 
 
 AS_TEXT = "CAST(? AS TEXT)"
-"""sqlite_utils conversion for columns that hold `exact` values."""
+"""SQL for a value of columns that hold `exact` values."""
 
 
 def plain(value: Any) -> str | None:

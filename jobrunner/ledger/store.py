@@ -16,14 +16,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobrunner.core.errors import LedgerError
 from jobrunner.ledger.disk import remote_file_system
 from jobrunner.ledger.guard import BUSY_SECONDS, corrupt, guard, is_busy
-
-if TYPE_CHECKING:
-    from sqlite_utils import Database
+from jobrunner.ledger.rows import Writer
 
 APPLICATION_ID = 0x6A627231
 """Written into the file's header, so that a stranger's SQLite file is not taken for a ledger."""
@@ -41,7 +38,6 @@ class Store:
         self.warnings: list[str] = []
         self._busy = busy_seconds
         self._lock = threading.RLock()
-        self._database: Database | None = None
         with guard(path, "opening the ledger"):
             _make_private(path)
             self._connection = self._connect(str(path))
@@ -58,13 +54,12 @@ class Store:
             yield self._connection
 
     @contextmanager
-    def write(self, doing: str = "writing to the ledger") -> Iterator[Database]:
+    def write(self, doing: str = "writing to the ledger") -> Iterator[Writer]:
         """One transaction: all of the block or, if it raises, nothing of it. Not to be nested."""
         with self._lock, guard(self.path, doing):
-            database = self._writer()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                yield database
+                yield Writer(self._connection)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
@@ -97,14 +92,6 @@ class Store:
         connection.row_factory = sqlite3.Row
         connection.text_factory = _lenient
         return connection
-
-    def _writer(self) -> Database:
-        if self._database is None:
-            with _without("numpy", "pandas"):
-                from sqlite_utils import Database
-
-            self._database = Database(self._connection, recursive_triggers=False, execute_plugins=False)
-        return self._database
 
     def _prepare(self) -> None:
         version = self._version()
@@ -152,12 +139,14 @@ class Store:
 
     def _migrate(self) -> None:
         with _without("numpy", "pandas"):
+            from sqlite_utils import Database
+
             from jobrunner.ledger.schema import MIGRATIONS
 
-        with self.write("bringing up to date the ledger") as database:
+        with self.write("bringing up to date the ledger") as writer:
             if self._version() < VERSION:  # nobody else did it while we waited for our turn
-                MIGRATIONS.apply(database)
-                database.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                MIGRATIONS.apply(Database(writer.conn, recursive_triggers=False, execute_plugins=False))
+                writer.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""The ledger's changes. Each runs inside one transaction of `Store.write`; rows are written by sqlite_utils."""
+"""The ledger's changes. Each runs inside one transaction of `Store.write`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
@@ -20,31 +20,29 @@ from jobrunner.ledger.records import (
     row_values,
     whole,
 )
+from jobrunner.ledger.rows import Writer
 from jobrunner.ledger.sightings import Sighting, merge
-
-if TYPE_CHECKING:
-    from sqlite_utils import Database
 
 Json = Mapping[str, Any]
 
 
-def insert_job(db: Database, row: JobRow, at: str, **columns: Any) -> None:
+def insert_job(db: Writer, row: JobRow, at: str, **columns: Any) -> None:
     """A new row. `submitted_at` orders listings, so it is never empty."""
     values = {**row_values(row), "final": int(row.state.final), "updated_at": at, **columns}
     values["submitted_at"] = row.submitted_at or at
-    db.table("jobs").insert(values)
+    db.insert("jobs", [values])
 
 
 def insert_request(
-    db: Database, id_: str, request: Json, *, spec_digest: str | None, code_digest: str | None, submitter: Json
+    db: Writer, id_: str, request: Json, *, spec_digest: str | None, code_digest: str | None, submitter: Json
 ) -> None:
     """What a job is to run, kept from the first time on."""
     values = {"job": id_, "request": dump(request), "spec_digest": spec_digest, "code_digest": code_digest}
-    db.table("requests").insert({**values, "submitter": dump(submitter)}, ignore=True)
+    db.insert("requests", [{**values, "submitter": dump(submitter)}], "ignore")
 
 
 def apply_views(
-    db: Database, views: Mapping[str, Json | None], sighting: Sighting, events: Mapping[str, EventBatch]
+    db: Writer, views: Mapping[str, Json | None], sighting: Sighting, events: Mapping[str, EventBatch]
 ) -> dict[str, Outcome]:
     """Take over what one host said about many jobs. A job that the host does not know (None) is passed over."""
     outcomes: dict[str, Outcome] = {}
@@ -74,11 +72,11 @@ def apply_views(
         if columns:
             changed.append({**stored, **columns, "updated_at": sighting.seen_at})
     if changed:
-        db.table("jobs").insert_all(changed, replace=True)
+        db.insert("jobs", changed, "replace")
     return outcomes
 
 
-def take_events(db: Database, id_: str, offset: int, batch: EventBatch | None) -> int:
+def take_events(db: Writer, id_: str, offset: int, batch: EventBatch | None) -> int:
     """Append a batch that goes on where the ledger stopped; returns where to go on from next time.
 
     An event's number is its batch's first byte plus its place in the batch, so the same batch twice adds nothing.
@@ -94,7 +92,7 @@ def take_events(db: Database, id_: str, offset: int, batch: EventBatch | None) -
         if isinstance(item, Mapping)
     ]
     if rows:
-        db.table("events").insert_all(rows, ignore=True)
+        db.insert("events", rows, "ignore")
     return batch.next
 
 
@@ -104,13 +102,13 @@ def _event_values(id_: str, source: str, n: int, item: Json) -> dict[str, Any]:
     return {"job": id_, "source": source, "n": n, "at": plain(item.get("at")), "kind": kind, "data": dump(data)}
 
 
-def add_event(db: Database, id_: str, kind: str, data: Json, at: str) -> None:
+def add_event(db: Writer, id_: str, kind: str, data: Json, at: str) -> None:
     """Something that this machine did or saw."""
     last = db.execute("SELECT max(n) FROM events WHERE job = ? AND source = 'client'", (id_,)).fetchone()[0]
-    db.table("events").insert(_event_values(id_, "client", (last or 0) + 1, {**data, "kind": kind, "at": at}))
+    db.insert("events", [_event_values(id_, "client", (last or 0) + 1, {**data, "kind": kind, "at": at})])
 
 
-def save_attempts(db: Database, id_: str, attempts: Any) -> None:
+def save_attempts(db: Writer, id_: str, attempts: Any) -> None:
     """The attempts of a view; what is no attempt in it is passed over."""
     rows = []
     for item in attempts if isinstance(attempts, list) else []:
@@ -122,10 +120,10 @@ def save_attempts(db: Database, id_: str, attempts: Any) -> None:
         values.update({key: whole(item.get(key)) for key in ("exit_code", "log_bytes")})
         rows.append(values)
     if rows:
-        db.table("attempts").insert_all(rows, replace=True)
+        db.insert("attempts", rows, "replace")
 
 
-def replace_checkpoints(db: Database, id_: str, items: Iterable[Json]) -> None:
+def replace_checkpoints(db: Writer, id_: str, items: Iterable[Json]) -> None:
     """The job's whole list of checkpoints; where the content is the same, it is still known where it was pulled to."""
     before = {old.name: old for old in reading.checkpoints(db.conn, id_)}
     rows: dict[str, dict[str, Any]] = {}
@@ -147,10 +145,10 @@ def replace_checkpoints(db: Database, id_: str, items: Iterable[Json]) -> None:
     db.execute("DELETE FROM checkpoints WHERE job = ?", (id_,))
     if rows:
         conversions = {"name": AS_TEXT, "path": AS_TEXT, "pulled_to": AS_TEXT}
-        db.table("checkpoints").insert_all(rows.values(), conversions=conversions)
+        db.insert("checkpoints", rows.values(), conversions=conversions)
 
 
-def request_cancel(db: Database, ids: Sequence[str], at: str, grace_s: float | None) -> list[str]:
+def request_cancel(db: Writer, ids: Sequence[str], at: str, grace_s: float | None) -> list[str]:
     """Keep the wish to cancel for those of the jobs that are not final; returns these."""
     wished = []
     for id_ in ids:
@@ -160,7 +158,7 @@ def request_cancel(db: Database, ids: Sequence[str], at: str, grace_s: float | N
         if row[0]:
             continue
         wish = {"job": id_, "kind": "cancel", "at": at, "grace_s": grace_s}
-        db.table("wishes").insert(wish, ignore=True)
+        db.insert("wishes", [wish], "ignore")
         db.execute("UPDATE wishes SET grace_s = ?, applied_at = NULL WHERE job = ? AND kind = 'cancel'", (grace_s, id_))
         db.execute(
             "UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, ?), updated_at = ? WHERE id = ?",
@@ -170,13 +168,13 @@ def request_cancel(db: Database, ids: Sequence[str], at: str, grace_s: float | N
     return wished
 
 
-def applied(db: Database, ids: Iterable[str], at: str) -> None:
+def applied(db: Writer, ids: Iterable[str], at: str) -> None:
     """The host knows of these wishes now."""
     for id_ in ids:
         db.execute("UPDATE wishes SET applied_at = ? WHERE job = ? AND applied_at IS NULL", (at, id_))
 
 
-def mark_unreachable(db: Database, alias: str, ids: Sequence[str] | None, error: str, at: str) -> None:
+def mark_unreachable(db: Writer, alias: str, ids: Sequence[str] | None, error: str, at: str) -> None:
     """No answer from a host: the rows of its live jobs say so, and nothing else about them changes."""
     sql = "UPDATE jobs SET unreachable = 1, error = ?, updated_at = ? WHERE host = ? AND final = 0"
     shown = plain(error)
@@ -186,17 +184,17 @@ def mark_unreachable(db: Database, alias: str, ids: Sequence[str] | None, error:
         db.execute(sql + " AND id = ?", (shown, at, alias, id_))
 
 
-def save_host(db: Database, alias: str, changes: Json) -> None:
+def save_host(db: Writer, alias: str, changes: Json) -> None:
     """Change what is known of a host, adding it if it is new."""
     found = reading.hosts(db.conn, alias)
     old = found[0] if found else HostRow(alias)
     values = {**vars(old), **changes, "alias": alias}
     values["drained"], values["facts"] = int(bool(values["drained"])), dump(values["facts"])
     texts = {key: plain(value) for key, value in values.items() if key not in ("drained", "facts", "alias")}
-    db.table("hosts").insert({**values, **texts}, replace=True)
+    db.insert("hosts", [{**values, **texts}], "replace")
 
 
-def put_record(db: Database, sighting: Sighting, record: Json) -> Outcome:
+def put_record(db: Writer, sighting: Sighting, record: Json) -> Outcome:
     """A job as its host tells it in full (`adopt`): added if it is new here, else brought up to date."""
     request, view = dict(record.get("request") or {}), dict(record.get("view") or {})
     id_ = plain(view.get("id") or request.get("id")) or ""
@@ -214,7 +212,7 @@ def put_record(db: Database, sighting: Sighting, record: Json) -> Outcome:
         rows = [
             _event_values(id_, "host", place, item) for place, item in enumerate(journal) if isinstance(item, Mapping)
         ]
-        db.table("events").insert_all(rows, ignore=True)
+        db.insert("events", rows, "ignore")
     if isinstance(record.get("attempts"), list):
         view["attempts"] = record["attempts"]
     outcome = apply_views(db, {id_: view}, sighting, {id_: batch} if batch else {})[id_]
@@ -246,7 +244,7 @@ def _is_id(text: str) -> bool:
     return 8 <= len(text) <= 16 and text.isascii() and text.isalnum() and text == text.lower() and text[0].isalpha()
 
 
-def forget(db: Database, ids: Iterable[str]) -> None:
+def forget(db: Writer, ids: Iterable[str]) -> None:
     """Remove every trace of these jobs."""
     for id_ in ids:
         db.execute("DELETE FROM jobs WHERE id = ?", (id_,))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError
 from jobrunner.transport.dial import ProxyProcess, dial
 from jobrunner.transport.hostkeys import HostKey
+from jobrunner.transport.lean import without_unused
 from jobrunner.transport.settings import HostTarget
 from jobrunner.transport.sshconfig import parse_address, resolve
 
@@ -38,7 +39,7 @@ def preload() -> threading.Thread:
 
 def _load() -> None:
     # What fails here is raised again, and told, by the import that needs it.
-    with suppress(ImportError):
+    with suppress(ImportError), without_unused():
         import jobrunner.transport.connection  # noqa: F401
 
 
@@ -56,7 +57,9 @@ def scan_host_key(target: HostTarget) -> HostKey:
     """The key that the host shows, judged by nobody (for `hosts add`); jump hosts on the way are checked as usual."""
 
     def scan() -> HostKey:
+        loading = preload()
         carrier, _, behind = _carrier(target, 0)
+        loading.join()
         from jobrunner.transport.connection import VerifyingClient
 
         client = VerifyingClient()
