@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobrunner.core.errors import AgentError
+
 from .doctor_facts import MISSING, card
 
 
@@ -51,6 +53,7 @@ SESSION = [
     bad("python modules", "_ctypes", stops=True, probe__modules={"missing": ["_ctypes"], "unused": []}),
     bad("agent", "not aaaa", host__agent="b" * 16),
     unsure("agent", "gc npu-a", probe__own__agents=40),
+    bad("agent", "no space left for it", stops=True, probe={}, probe_error=AgentError("no space left for it")),
     unsure("tmux", "install tmux", probe__tmux={"path": None, "version": None, "error": None}),
     bad("tmux", "install tmux", stops=True, entry={"launcher": "tmux"}, probe__tmux__path=None),
     bad("tmux", "does not run", probe__tmux__error="lib not found"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import HostError, JobrunnerError, NotFoundError
+from jobrunner.core.errors import AgentError, HostError, JobrunnerError, NotFoundError
 from jobrunner.service.clock import age_seconds
 from jobrunner.service.doctor import client, reach
 from jobrunner.service.doctor.finding import Check, Facts, applied
@@ -86,13 +86,14 @@ def gather(session: Session, link: HostLink) -> dict[str, Any]:
     age = age_seconds(link.host_facts.get("now"))
     channels = _count_channels(link)
     answer = look(session, link, cards=True, fresh=True)
-    probe = _probe(link, declared)
+    probe, trouble = _probe(link, declared, (answer.get("cards") or {}).get("device"))
     config = link.target.config
     return {
         **began,
         **answer,
         "host": began["host"],
         "probe": probe,
+        "probe_error": trouble,
         "skew_s": None if age is None else -age,
         "notes": list(link.notes),
         "sessions": channels,
@@ -107,17 +108,24 @@ def gather(session: Session, link: HostLink) -> dict[str, Any]:
     }
 
 
-def _probe(link: HostLink, declared: HostSpec) -> dict[str, Any]:
-    return link.request(
-        "probe",
-        timeout=PROBE_S + 20.0,
-        deep=True,
-        limit_s=PROBE_S,
-        device=declared.device,
-        env=dict(declared.env),
-        setup=list(declared.setup),
-        only_cards=None if declared.only_cards is None else list(declared.only_cards),
-    )
+def _probe(link: HostLink, declared: HostSpec, seen: str | None) -> tuple[dict[str, Any], HostError | None]:
+    """The deep facts, or none and why: what is known without them is told all the same."""
+    try:
+        facts = link.request(
+            "probe",
+            timeout=PROBE_S + 20.0,
+            deep=True,
+            limit_s=PROBE_S,
+            device=declared.device or seen,
+            env=dict(declared.env),
+            setup=list(declared.setup),
+            only_cards=None if declared.only_cards is None else list(declared.only_cards),
+        )
+    except HostError as error:
+        if not isinstance(error, AgentError) and error.code != "timeout":
+            raise
+        return {}, error
+    return facts, None
 
 
 def _count_channels(link: HostLink) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _state(home: Path) -> dict[str, Any]:
         with tempfile.TemporaryFile(dir=home):
             pass
         found["free_bytes"] = shutil.disk_usage(home).free
-        found["mode"] = stat.S_IMODE(home.stat().st_mode)
+        found["mode"] = stat.S_IMODE(home.stat().st_mode) if os.name == "posix" else None
     except OSError as error:
         found["error"] = f"{error.strerror or error}"
         return found

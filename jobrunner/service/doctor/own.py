@@ -138,6 +138,9 @@ def notifications(facts: Facts, declared: HostSpec) -> Finding:
 
 def agent(facts: Facts, declared: HostSpec) -> Finding:
     """The agent that answered is the one of this version."""
+    trouble = facts.get("probe_error")
+    if trouble is not None:
+        return bad(f"it could not tell about the host: {trouble.message}", trouble.remedy or "try again", stops=True)
     told, wanted = facts["host"].get("agent"), facts.get("agent")
     others = max(0, (part(facts, "own").get("agents") or 1) - 1)
     if wanted and told and told != wanted:

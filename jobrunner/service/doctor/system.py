@@ -211,4 +211,6 @@ def network(facts: Facts, declared: HostSpec) -> Finding:
 
 
 def device_of(facts: Facts, declared: HostSpec) -> str:
-    return declared.device or str(facts.get("probe", {}).get("seen_device") or "cpu")
+    """The kind of cards: as the hosts file says, as the vendor's tool answered, or as the host seems to have."""
+    seen = (facts.get("cards") or {}).get("device") or facts.get("probe", {}).get("seen_device")
+    return declared.device or str(seen or "cpu")

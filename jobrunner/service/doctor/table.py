@@ -13,7 +13,7 @@ RULES: tuple[Rule, ...] = (
     Rule("bash", own.bash, "bash is there for set-up lines and commands", ("programs",), stops=True),
     Rule("python", own.python, "the agent's Python", ("python",)),
     Rule("python modules", own.modules, "the agent's Python lacks no module that it needs", ("modules",), stops=True),
-    Rule("agent", own.agent, "the agent that answered is of this version", ("own",)),
+    Rule("agent", own.agent, "the agent that answered is of this version"),
     Rule("tmux", own.tmux, "tmux runs, for `launcher: tmux` and attach", ("tmux",), stops=True),
     Rule("logout", own.logout, "logind leaves processes alone at logout", ("login",), stops=True),
     Rule("clock", system.clock, "the host's clock and this machine's agree within 5 s"),
