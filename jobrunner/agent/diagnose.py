@@ -35,7 +35,14 @@ WORDS = (
     "only_cards|ascending|size mismatch|manifest|x509|glibc|static tls|cann|overwrite|interrupt|"
     "错误|失败|异常|超时|初始化|找不到|无法|不支持"
 )
-_CODES = rb"\be[a-z0-9]\d{4}\b|\berr\d{5}|\b[125]0[07]\d{3}\b|-80\d\d\b"
+# CANN's and torch_npu's codes, the runtime's numbers, DCMI's: by the character they begin with, in lower case.
+_CODES = {
+    b"e": rb"[a-z0-9]\d{4}|rr\d{5}",
+    b"1": rb"0[07]\d{3}",
+    b"2": rb"0[07]\d{3}",
+    b"5": rb"0[07]\d{3}",
+    b"-": rb"80\d\d",
+}
 _PLOG_NAME = re.compile(rb"(?:plog|device)-\d+_\d+\.log\Z")
 _PLOG_ERROR = re.compile(rb"\[error\]|\[critical\]|\be[a-z0-9]\d{4}:")
 PLOG_FILES, PLOG_BYTES, PLOG_LIMIT = 64, 4 << 20, 60 * 1024
@@ -43,10 +50,27 @@ PLOG_FILES, PLOG_BYTES, PLOG_LIMIT = 64, 4 << 20, 60 * 1024
 
 def trouble(words=()):
     """The pattern, for lower-case bytes, of what looks like trouble; `words` are a client's own literals."""
-    known = [to_bytes(word) for word in WORDS.split("|")]
-    known += [word.encode("gb18030") for word in ("错误", "失败", "异常")]
-    known += [to_bytes(word).lower() for word in words]
-    return re.compile(b"|".join([re.escape(word) for word in known] + [_CODES]))
+    known = {to_bytes(word) for word in WORDS.split("|")}
+    known.update(word.encode("gb18030") for word in ("错误", "失败", "异常"))
+    known.update(to_bytes(word).lower() for word in words)
+    return re.compile(_branches(known, _CODES))
+
+
+def _branches(words, codes):
+    """Alternatives that share their beginnings, which a search passes over several times as quickly."""
+    heads = {}
+    for word in words:
+        heads.setdefault(word[:1], set()).add(word[1:])
+    parts = []
+    for head in sorted(set(heads) | set(codes)):
+        tails = heads.get(head, set())
+        inner = [codes[head]] if head in codes else []
+        if b"" not in tails:
+            inner += [_branches(tails, {})] if tails else []
+            parts.append(re.escape(head) + b"(?:" + b"|".join(inner) + b")")
+        else:
+            parts.append(re.escape(head))
+    return b"|".join(parts)
 
 
 def run(session, request):
@@ -195,7 +219,6 @@ class Picker:
         if len(self._shapes) < 20000 or seen:
             self._shapes[shape] = seen + 1
         if seen >= ALIKE:
-            self.dropped = True
             return
         cost = len(text) + 12
         if self._room >= cost and not self._late:

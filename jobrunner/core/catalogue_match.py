@@ -41,9 +41,10 @@ class Hit:
 
     @property
     def level(self) -> int:
-        """2 tells much, 1 little, 0 next to nothing."""
-        weight = self.entry.weight - (2 if self.mild else 0)
-        return 2 if weight >= 4 else 1 if weight >= 2 else 0
+        """2 tells much, 1 little (as does any warning), 0 next to nothing."""
+        if self.entry.weight >= 4 and not self.mild:
+            return 2
+        return 1 if self.entry.weight >= 2 else 0
 
 
 @dataclass(frozen=True)
