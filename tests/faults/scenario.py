@@ -82,8 +82,9 @@ def draw(seed: int, *, namespaces: bool = True, slow: bool = False) -> Scenario:
     ends = ["hang"] if long else [chance.choice((1, "SIGSEGV")), last] if retry and chance.random() < 0.5 else [last]
     pull = None
     if chance.random() < 0.35:
-        pull = Fault(chance.choice(("cut_bytes", "cut_now", "kill_client", "sshd_down")), "pull", chance.uniform(0, 0.5),
-                     chance.uniform(0.3, 1.0), chance.choice((3000, 9000, 40_000, 150_000)), "down")  # fmt: skip
+        kind = chance.choice(("cut_bytes", "cut_now", "kill_client", "sshd_down"))
+        size = chance.choice((3000, 9000, 40_000, 150_000))
+        pull = Fault(kind, "pull", chance.uniform(0, 0.5), chance.uniform(0.3, 1.0), size, "down")
     return Scenario(
         seed=seed,
         plan={
