@@ -38,7 +38,7 @@ def listing(layout, job_id):
     for record in ckptorder.newest_first(present(layout, job_id)):
         name = record["name"]
         if top and name.startswith(top):
-            name = name[len(top):]
+            name = name[len(top) :]
         if name in taken:
             name = "{}@{}".format(name, record.get("attempt") or "out")
         taken.add(name)
@@ -266,6 +266,7 @@ def apply_keep(layout, job_id, request=None):
     if not keep:
         return []
     records = present(layout, job_id)
+    _warn_of_unrated(layout, job_id, records, keep)
     dropped = []
     for record in ckptorder.to_drop(records, keep, _spared(layout, job_id, records)):
         path = to_bytes(record["path"])
@@ -276,6 +277,18 @@ def apply_keep(layout, job_id, request=None):
         append_line(os.path.join(layout.job(job_id), b"checkpoints.jsonl"), record)
         dropped.append(record)
     return dropped
+
+
+def _warn_of_unrated(layout, job_id, records, keep):
+    """Say once that the best is wanted and nothing tells which it is, so that all stay."""
+    if not keep.get("best") or len(records) <= int(keep.get("last") or 1) or ckptorder.best(records, keep["best"]):
+        return
+    text = (
+        "keep.best: no checkpoint's {} is known, so none is removed: let its name, or the line of the log that "
+        "`metrics` reads, name the step too (`epoch=3 val_loss=0.25`)".format(keep["best"].split()[0])
+    )
+    if any(record.get("complete") for record in records) and text not in jobs.warnings(layout, job_id):
+        jobs.journal(layout, job_id, "warning", text=text)
 
 
 def _spared(layout, job_id, records):

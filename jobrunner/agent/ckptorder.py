@@ -68,7 +68,8 @@ def to_drop(records, keep, spared):
     """The records that `keep` (`{"last": N, "best": text or None}`) no longer wants.
 
     Never the newest complete one, which a next attempt goes on from; never one whose path is in `spared`; never a
-    link; never one that is not complete, for it may just be being written.
+    link; never one that is not complete, for it may just be being written. None at all while `best` is wanted and
+    nothing tells the metric: the best of them could not be had again.
     """
     if not keep:
         return []
@@ -76,6 +77,7 @@ def to_drop(records, keep, spared):
     wanted = {record["path"] for record in whole[: max(1, int(keep.get("last") or 1))]}
     if keep.get("best"):
         chosen = best(whole, keep["best"])
-        if chosen is not None:
-            wanted.add(chosen["path"])
+        if chosen is None:
+            return []
+        wanted.add(chosen["path"])
     return [record for record in whole if record["path"] not in wanted and record["path"] not in spared]

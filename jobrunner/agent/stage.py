@@ -252,11 +252,22 @@ def _publish(layout, aside, job_id):
 
 def session_environ():
     """What `ssh HOST` gave us, without what belongs to that session only: names and values as text."""
+    own = _made_up_by_python()
     return {
         to_text(name): to_text(value)
         for name, value in os.environb.items()
-        if name not in _SESSION_NAMES and not name.startswith(_SESSION_PREFIXES)
+        if name not in _SESSION_NAMES and name not in own and not name.startswith(_SESSION_PREFIXES)
     }
+
+
+def _made_up_by_python():
+    """`LC_CTYPE`, where this interpreter set it for itself (it does so in the C locale) and the login did not."""
+    try:
+        with open("/proc/self/environ", "rb") as given:
+            there = any(entry.startswith(b"LC_CTYPE=") for entry in given.read().split(b"\0"))
+    except OSError:
+        return ()
+    return () if there else (b"LC_CTYPE",)
 
 
 def sweep_leftovers(layout, older_than_s=LEFTOVER_S):

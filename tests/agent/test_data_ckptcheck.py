@@ -229,6 +229,7 @@ def test_best() -> None:
     assert ckptorder.best(records, "val_loss max")["name"] == "c-1.pt"
     assert ckptorder.best(records, "acc max") is None
     assert drop({"last": 1, "best": "val_loss max"}, *records) == ["c-2.pt", "c-3.pt", "c-4.pt"]
+    assert drop({"last": 1, "best": "acc max"}, *records) == [], "which is best is not known: all stay"
     with pytest.raises(AgentError):
         ckptorder.parse_best("val_loss")
 
