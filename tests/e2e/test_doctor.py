@@ -40,12 +40,15 @@ def spoiled(tmp_path: Path) -> Iterator[Lab]:
 def test_a_host_that_is_fine_has_nothing_that_stops_a_job(client: Client) -> None:
     found = look_at(client, code=0)
     checks = found["lab"]
-    assert len(checks) >= 50 and not found["errors"]
+    assert len(checks) >= 50
+    assert not found["errors"], found["errors"]
     for name in ("address", "port", "ssh", "host key", "login", "channels", "shell", "bash", "python", "python modules",
                  "agent", "tmux" if shutil.which("tmux") else "bash", "clock", "root", "root access", "noexec",
-                 "storage", "inodes", "leases", "ports", "queue", "drained", "vendor tool", "tool answers", "cards",
+                 "inodes", "leases", "ports", "queue", "drained", "vendor tool", "cards",
                  "card health", "declared cards", "setup", "job python"):  # fmt: skip
         assert checks[name]["ok"] is True, checks[name]
+    # Whether these are quick enough depends on what else this machine does.
+    assert "a megabyte is safe" in checks["storage"]["found"] and "answers" in checks["tool answers"]["found"]
     assert checks["cards"]["found"].startswith("4 npu, 4 free")
     assert checks["agent"]["found"].split(";")[0].strip()
     assert found["this machine"]["hosts file"]["ok"] is True and found["this machine"]["ledger"]["ok"] is True
