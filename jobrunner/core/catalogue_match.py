@@ -27,7 +27,10 @@ _ADVICE = re.compile(r"^\s*(?:Possible Cause|Solution|Reason|Suggestion|Suggest)
 
 @dataclass(frozen=True)
 class Hit:
-    """One line that shows a known failure. `line` is None for one that the job's end alone shows."""
+    """One line that shows a known failure. `line` is None for one that the job's end alone shows.
+
+    `mild`: the line says of itself that it is a warning. `sure`: the job's end shows the same failure.
+    """
 
     entry: Entry
     kind: Kind
@@ -38,13 +41,16 @@ class Hit:
     ranks: tuple[int, ...] = ()
     advice: tuple[str, ...] = ()
     mild: bool = False
+    sure: bool = False
 
     @property
     def level(self) -> int:
-        """2 tells much, 1 little (as does any warning), 0 next to nothing."""
-        if self.entry.weight >= 4 and not self.mild:
-            return 2
-        return 1 if self.entry.weight >= 2 else 0
+        """How much it tells. 3: much · 2: something · 1: an error nobody knows · 0: maybe noise, as any warning."""
+        if self.sure:
+            return 3
+        if self.mild:
+            return 0
+        return 3 if self.entry.weight >= 4 else min(2, self.entry.weight)
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,10 @@ def diagnose(
     known = [replace(line, text=clean(line.text)) for line in _bounded(lines)]
     failure = failure_of(known)
     words = {*ends, *(failure.words if failure else ())}
-    hits = _hits(catalogue, known)
+    hits = [replace(hit, sure=bool(words.intersection(hit.entry.ends))) for hit in _hits(catalogue, known)]
     hits += _by_end(catalogue, words, len(known), failure)
     # What tells little, and of a kind of card that the job did not have, is no explanation.
-    hits = [hit for hit in hits if hit.level == 2 or not _foreign(hit, device)]
+    hits = [hit for hit in hits if hit.level == 3 or not _foreign(hit, device)]
     ranked = _ranked(_merged(hits), failure, device)
     return Diagnosis(tuple(_one_of_each(ranked)), failure)
 
@@ -174,7 +180,7 @@ def _foreign(hit: Hit, device: str | None) -> bool:
 def _ranked(hits: Sequence[Hit], failure: Failure | None, device: str | None) -> list[Hit]:
     first = failure.rank if failure else None
     segments = _segments(hits)
-    causes = [segments[id(hit)] for hit in hits if hit.kind == "cause" and hit.level]
+    causes = [segments[id(hit)] for hit in hits if hit.kind == "cause" and hit.level > 1]
     last = max(causes, default=0)
 
     def group(hit: Hit) -> tuple[int, ...]:

@@ -92,6 +92,13 @@ def test_a_warning_counts_less_than_an_error() -> None:
     )
 
 
+def test_noise_of_the_shell_is_told_only_where_nothing_better_is() -> None:
+    noise = "bash: line 1: npu-smi: command not found"
+    assert best(noise, "ValueError: of the program") == "python-exception"
+    assert best(noise) == "command-not-found"
+    assert best(noise, "ValueError: of the program", ends=["exit 127"]) == "command-not-found"
+
+
 def test_time_orders_ranks_that_write_in_any_order() -> None:
     late = "[rank1]: 2026-12-01 09:31:00,000 ERROR [Errno 28] No space left on device"
     early = f"[rank0]: 2026-12-01 09:30:00,000 ERROR {OOM}"

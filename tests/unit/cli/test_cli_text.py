@@ -276,7 +276,10 @@ def test_following_tells_of_attempts_and_of_the_end(cli, fake):
     ran = cli("logs", "-f", "k3")
     assert ran.code == 0
     assert ran.out == "half a line训again\n"
-    assert ran.err == "link lost, reconnecting\n--- attempt 2 ---\nm7d2qqe4rt (训练) FAILED exit 3\n"
+    assert ran.err == (
+        "link lost, reconnecting\n--- attempt 2 ---\nm7d2qqe4rt (训练) FAILED exit 3\n"
+        "jobrunner explain m7d2qqe4rt says more\n"
+    )
 
 
 def test_a_followed_log_is_closed_however_it_ends(cli, fake):
