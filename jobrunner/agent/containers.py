@@ -28,3 +28,18 @@ def signal_job(job_id, name):
     if found:
         ask(["kill", "--signal", name, *found])
     return len(found)
+
+
+def owners(pids):
+    """`{pid: job id}` of those processes that run in a container of a job, by their control groups."""
+    output = ask(["ps", "--no-trunc", "--filter", "label=" + LABEL, "--format", '{{.ID}} {{.Label "' + LABEL + '"}}'])
+    jobs = dict(line.split(None, 1) for line in files.to_text(output or b"").splitlines() if " " in line.strip())
+    found = {}
+    for pid in pids if jobs else ():
+        try:
+            with open("/proc/{}/cgroup".format(pid)) as groups:
+                text = groups.read(1 << 16)
+        except (OSError, ValueError):
+            continue
+        found.update((pid, jobs[container].strip()) for container in jobs if container in text)
+    return found

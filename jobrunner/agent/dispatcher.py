@@ -6,6 +6,7 @@ import signal
 import time
 
 from . import (
+    cardlog,
     clock,
     conclude,
     files,
@@ -16,11 +17,14 @@ from . import (
     procs,
     queue,
     readings,
+    settings,
     settle,
     share,
     situation,
     starts,
+    succession,
     usage,
+    yielding,
 )
 from .layout import Layout, lock_name
 
@@ -31,7 +35,8 @@ NOT_NOW = 75  # exit code of a supervisor that could not commit its start here a
 BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
 RACE_S = 0.5  # when somebody else acts on a waiting job, it is looked at again so soon
 NO_CARD = -1  # stands for a card whose number is not known yet
-PATIENCE_S = 15.0  # a colleague for whom cards are left and who does not take them is passed over after so long
+YIELD_S = 1.0  # while cards are left to a colleague, it is looked at so often whether it still comes first
+OURS_S = 2.0  # a card counts as ours so long after we saw it so: names and records are not read in one moment
 _WATCH = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 _SIGNALS = {signal.SIGIO, signal.SIGCHLD}
 
@@ -62,7 +67,10 @@ def ensure_running(layout):
 
 
 def main(argv):
-    """`ROOT INSTANCE [LOCK]`: dispatch until the queue is empty. Detached by whoever starts it."""
+    """`ROOT INSTANCE [LOCK [PIDS]]`: dispatch until the queue is empty. Detached by whoever starts it.
+
+    PIDS are supervisors that a dispatcher started which handed over to this one: its children are ours now.
+    """
     layout = Layout(argv[0], argv[1])
     if len(argv) > 2:
         lock = int(argv[2])
@@ -72,16 +80,17 @@ def main(argv):
         if lock is None:
             return 0
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    Dispatcher(layout, lock).run()
+    Dispatcher(layout, lock, [int(word) for word in argv[3].split(",") if word] if len(argv) > 3 else ()).run()
     return 0
 
 
 class Dispatcher:
     """The loop. What it knows is only a memory: every step looks at files and kernel names again."""
 
-    def __init__(self, layout, lock):
+    def __init__(self, layout, lock, inherited=()):
         self.layout = layout
         self.lock = lock
+        self.inherited = frozenset(inherited)
         self.cache = queue.Cache(layout)
         self.readings = readings.Readings(layout)
         self.supervisors = {}
@@ -89,8 +98,10 @@ class Dispatcher:
         self.tried = {}
         self.failures = {}
         self.watched = {}
-        self.yielding = {}
+        self.yielding = yielding.Yielding()
         self.shown = None
+        self.given = {}
+        self.ours = {}
         self.warned = set()
 
     def run(self):
@@ -114,7 +125,11 @@ class Dispatcher:
         """Look at everything once and start what may start; the seconds that may be slept, None at the end."""
         self.reap()
         self.watch()
-        entries = self.waiting_entries()
+        queued = self.cache.entries()
+        succession.hand_over(self.layout, queued, self.lock, self.supervisors)
+        entries = self.waiting_entries(queued)
+        if not entries and len(queued) > sum(map(succession.readable, queued)):
+            return IDLE_S  # jobs of a newer format, whose agent is not here
         if not entries:
             return None if self.leave() else 0
         return self.step(entries)
@@ -137,12 +152,14 @@ class Dispatcher:
                 return
             if pid == 0:
                 return
-            device = self.readings.ended(pid)
-            if device is not None:
-                self.warn_of_strangers(device)
+            if self.readings.ended(pid) is not None:
+                continue
             job_id = self.supervisors.pop(pid, None)
             if job_id is None:
+                if status != 0 and pid in self.inherited:
+                    self.settle_unfinished()
                 continue
+            self.given.pop(job_id, None)
             if status != 0:
                 settle.settle(self.layout, job_id)
             if jobs.queue_entry(self.layout, job_id) is not None:
@@ -207,10 +224,10 @@ class Dispatcher:
                 continue  # a file system without it: the slow look remains
             self.watched[path] = (handle, mark)
 
-    def waiting_entries(self):
+    def waiting_entries(self, queued):
         """The queue as it is, without left-overs of committed starts; hopeless and cancelled jobs are ended."""
         entries = []
-        for entry in self.cache.entries():
+        for entry in filter(succession.readable, queued):
             if jobs.is_final(self.layout, entry["id"]) or jobs.stale(self.layout, entry["id"], entry):
                 self.tidy_queue(entry["id"])
                 continue
@@ -256,18 +273,48 @@ class Dispatcher:
     def step(self, entries):
         """Start all that may start now; the seconds that may be slept then."""
         tried = set()
+        values, _ = settings.read(self.layout)
         while True:
             names = leases.held_names()
             running = self.running(entries, names)
+            self.readings.observe(names, self.own_cards(running))
             free = [entry for entry in entries if self.layout.job_lock(entry["id"]) not in names]
-            facts, _ = situation.gather(self.layout, free, self.free_cards(free, names), running, self.passed())
-            self.show(facts.waiting, usage.current(self.layout, running))
+            facts = self.facts(free, names, running, values)
+            self.show(facts, running)
             decision = order.decide(facts, tried | self.backing_off())
-            self.note_yielding(decision.yields_to)
+            self.yielding.note(decision, time.monotonic())
             if decision.start is None:
+                self.warn_of_never(facts, decision)
                 patience = self.patience(entries, facts.waiting, names)
+                if decision.yields_to:
+                    patience = min(patience, YIELD_S)
                 return min(patience, RACE_S) if tried or len(free) < len(entries) else patience
-            self.try_start(decision.start, decision.candidates, tried)
+            self.try_start(decision.start, decision.cards, tried)
+
+    def facts(self, entries, names, running, values):
+        """The situation as it is now."""
+        devices = {entry["device"] for entry in entries if entry["cards"]}
+        free = {device: self.readings.usable(device, names) for device in devices}
+        cards = {}
+        for device in devices:
+            log = cardlog.read(self.layout, device)
+            cards[device] = self.readings.facts(device)
+            indexes = [card["index"] for card in cards[device]]
+            aside = cardlog.set_aside(log, indexes, time.time(), values["aside_deaths"], values["aside_for_s"])
+            free[device] -= set(aside)
+            cards[device] = [dict(card, broken=card["broken"] or card["index"] in aside) for card in cards[device]]
+        passed = self.yielding.passed(time.monotonic(), values["wide_patience_s"])
+        return situation.gather(self.layout, entries, free, running, passed, cards=cards, values=values)[0]
+
+    def own_cards(self, running):
+        """`{(device, index)}` that jobs of mine have now, or had a moment ago."""
+        now = time.monotonic()
+        for device, cards in list(self.given.values()) + [
+            (start.get("device"), start["cards"]) for _, start in running
+        ]:
+            self.ours.update(((device, index), now) for index in cards)
+        self.ours = {card: seen for card, seen in self.ours.items() if now - seen <= OURS_S}
+        return set(self.ours)
 
     def running(self, entries, names):
         """My running jobs, and those that are just being started (their lock is held, their entry not yet removed)."""
@@ -285,33 +332,17 @@ class Dispatcher:
         now = time.monotonic()
         return {job_id for job_id, when in self.later.items() if when > now}
 
-    def free_cards(self, entries, names):
-        """`{device: indexes}` that may be taken now."""
-        devices = {entry["device"] for entry in entries if entry["cards"]}
-        return {device: self.readings.usable(device, names) for device in devices}
-
-    def try_start(self, entry, candidates, skip):
+    def try_start(self, entry, cards, skip):
         """Start one job, or note in `skip` that it cannot be started in this situation."""
-        cards = self.choose(entry, candidates)
-        taken = starts.take(self.layout, entry, cards) if cards is not None else None
+        taken = starts.take(self.layout, entry, cards)
         if taken is None:
             skip.add(entry["id"])
             return
+        self.given[entry["id"]] = (entry["device"], cards)
         drop = [self.lock] + [handle for handle, _ in self.watched.values()]
         pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop)
         self.supervisors[pid] = entry["id"]
         self.tried[entry["id"]] = entry.get("attempt") or 1
-
-    def choose(self, entry, candidates):
-        """The best set of the candidates (cards that belong together), or None if no allowed set is free."""
-        if not entry["cards"]:
-            return []
-        if entry.get("card_ids"):
-            return sorted(entry["card_ids"])
-        from .accelerators import KINDS
-
-        facts = [dict(card, index=index) for index, card in self.readings.cards(entry["device"]).items()]
-        return KINDS[entry["device"]].choose(candidates, entry["cards"], facts)[0]
 
     def patience(self, entries, waiting, names):
         """Begin a reading if one is due, and say how long nothing needs to be done."""
@@ -332,50 +363,31 @@ class Dispatcher:
                 left = clock.seconds(entry["not_before"]) - now
                 if left > -1:
                     waits.append(max(0.01, left))
-        if self.yielding:
-            waits.append(PATIENCE_S)
         return min(waits)
 
     # colleagues
 
-    def show(self, waiting, used):
-        """Show our ticket to the others, when it has changed."""
-        ticket = situation.ticket(self.layout, waiting, used)
-        mark = (ticket["waiting"], int(ticket["usage"] / 600))
-        if mark != self.shown:
-            if ticket["waiting"]:
-                share.publish("ticket.json", ticket)
-            else:
-                share.withdraw("ticket.json")
-            self.shown = mark
+    def show(self, facts, running):
+        """Show our ticket to the others when it has changed, or when somebody cleaned it away."""
+        held = sum(len(start["cards"]) for _, start in running)
+        ticket = situation.ticket(self.layout, order.claimable(facts), facts.usage, held)
+        mark = (ticket["waiting"], held, int(ticket["usage"] / 600))
+        if mark == self.shown and (not ticket["waiting"] or share.shown("ticket.json")):
+            return
+        if ticket["waiting"]:
+            share.publish("ticket.json", ticket)
+        else:
+            share.withdraw("ticket.json")
+        self.shown = mark
 
-    def note_yielding(self, uids):
-        """Remember since when cards are left to whom; who was passed over for a while gets a new chance."""
-        now = time.monotonic()
-        known = {uid: since for uid, since in self.yielding.items() if now - since < 8 * PATIENCE_S}
-        self.yielding = {uid: known.get(uid, now) for uid in uids | self.passed()}
-
-    def passed(self):
-        """The uids that had their time to take what was left for them."""
-        now = time.monotonic()
-        return {uid for uid, since in self.yielding.items() if PATIENCE_S < now - since < 8 * PATIENCE_S}
-
-    def warn_of_strangers(self, device):
-        """After a reading: tell jobs of ours on whose cards a foreign process runs."""
-        cards = self.readings.cards(device)
-        for job_id, start in jobs.running(self.layout):
-            for index in start.get("cards") or () if start.get("device") == device else ():
-                pids = [pid for pid in cards.get(index, {}).get("strangers", ()) if (job_id, pid) not in self.warned]
-                if pids:
-                    self.warned.update((job_id, pid) for pid in pids)
-                    jobs.journal(
-                        self.layout,
-                        job_id,
-                        "warning",
-                        text="on card {} runs a process that is not of this job: pid {}".format(
-                            index, ", ".join(str(pid) for pid in pids[:5])
-                        ),
-                    )
+    def warn_of_never(self, facts, decision):
+        """Tell once in a job's timeline that it can never start here."""
+        for entry in facts.waiting:
+            code, text = decision.why.get(entry["id"], ("", ""))
+            if code == "never" and entry["id"] not in self.warned:
+                self.warned.add(entry["id"])
+                if text not in jobs.warnings(self.layout, entry["id"]):
+                    jobs.journal(self.layout, entry["id"], "warning", text=text)
 
 
 def _mark(path):

@@ -1,9 +1,11 @@
-"""Which job starts next. Pure: a situation goes in, a decision comes out.
+"""Which job starts next, and on which cards. Pure: a situation goes in, a decision comes out.
 
-Between users: fewest card-seconds lately, then age. Among one's own: priority, then age. A wide job at the head that
-has waited `WIDE_AFTER_S` keeps the cards that come free; a smaller one passes it only if its time limit ends before
-the wide one could start.
+Between users: fewest card-seconds lately, then age. Among one's own: priority, then age. A wide job that has waited
+`WIDE_AFTER_S` keeps the cards that come free; a smaller one passes it only if its time limit ends before the wide one
+could start. docs/sharing.md says it in words.
 """
+
+from .limits import allowed, default_cpu_jobs, dependency, not_ready, of_hosts_file  # noqa: F401 - part of this page
 
 WIDE_AFTER_S = 600.0
 NEVER = float("inf")
@@ -16,44 +18,11 @@ def own_order(entries):
     )
 
 
-def default_cpu_jobs(cores):
-    """How many jobs without cards run at once where the hosts file does not say."""
-    return max(1, (cores or 1) // 4)
-
-
-def dependency(entry, states):
-    """`(met, hopeless, text)` of a job's `after`. `states` gives the known final state of each job waited for."""
-    for wanted in entry.get("after") or []:
-        job, when = wanted.get("job"), wanted.get("when") or "ok"
-        state = states.get(job)
-        if state is None:
-            return (
-                False,
-                False,
-                "it waits for {} to {}".format(job, {"ok": "complete", "failed": "fail"}.get(when, "end")),
-            )
-        fine = state in ("COMPLETED", "ok")
-        if (when == "ok" and not fine) or (when == "failed" and fine):
-            return (
-                False,
-                True,
-                "{} ended as {}, and this job wants it to {}".format(
-                    job, state, "complete" if when == "ok" else "fail"
-                ),
-            )
-    return True, False, ""
-
-
-def not_ready(entry, now_stamp, states, drained):
-    """`(code, text)` why a queued job is not even considered, or None. Stamps compare as text."""
-    if drained:
-        return "drained", "the host is drained: none of my jobs starts there"
-    if entry.get("hold"):
-        return "hold", "it is held"
-    if entry.get("not_before") and entry["not_before"] > now_stamp:
-        return "backoff", "it waits until {} before the next attempt".format(entry["not_before"])
-    met, _, text = dependency(entry, states)
-    return None if met else ("after", text)
+def any_cards(_device, free, count, _cards):
+    """Where nothing is known about links: the lowest numbers. `(indexes, None)` or `(None, reason)`."""
+    if len(free) < count:
+        return None, "{} cards are asked for and {} are free".format(count, len(free))
+    return sorted(free)[:count], None
 
 
 class Situation:
@@ -66,9 +35,14 @@ class Situation:
     running   one's own running jobs: `{cards, device, left_s}` (seconds until its time limit, or None)
     passed    uids whose claims are passed over, as they did not take what was free for them
     cores     of the host
+    ends      running jobs of the others, as `running`
+    cards     `{device: [{index, model, board, broken}]}`: all that the host has; a device that is missing is unknown
+    choose    `(device, free, count, cards) -> (indexes, None) or (None, reason)`: which cards belong together
     """
 
-    def __init__(self, waiting, others=(), usage=0.0, free=None, running=(), passed=(), cores=1):
+    def __init__(
+        self, waiting, others=(), usage=0.0, free=None, running=(), passed=(), cores=1, ends=(), cards=None, choose=None
+    ):
         self.waiting = waiting
         self.others = list(others)
         self.usage = usage
@@ -76,47 +50,77 @@ class Situation:
         self.running = list(running)
         self.passed = frozenset(passed)
         self.cores = cores
+        self.ends = list(ends)
+        self.cards = cards or {}
+        self.choose = choose or any_cards
+        self.misfits = {}  # what `impossible` found, as many jobs ask for the same
+
+    def pick(self, entry, cards):
+        """`(cards that a job would get of these, None)`, or `(None, why it gets none)`."""
+        if not entry["cards"]:
+            return [], None
+        if entry.get("card_ids"):
+            missing = sorted(set(entry["card_ids"]) - set(cards))
+            if not missing:
+                return sorted(entry["card_ids"]), None
+            return None, "it wants just the cards {}, and not free {} {}".format(
+                numbers(entry["card_ids"]), "is" if len(missing) == 1 else "are", numbers(missing)
+            )
+        if len(cards) < entry["cards"]:
+            return None, None
+        return self.choose(entry["device"], sorted(cards), entry["cards"], self.cards.get(entry["device"]) or [])
 
 
 class Decision:
-    """`start` (an entry, or None), the `candidates` among which its cards are chosen, why the others wait
-    (`{id: (code, text)}`), and the uids to whom cards that I could use are left."""
+    """`start` (an entry, or None) and its `cards`, why the others wait (`{id: (code, text)}`), the uids to whom cards
+    that I could use are left (`yields_to`), and those for whose wide jobs they are kept (`keeps_for`)."""
 
     def __init__(self):
         self.start = None
-        self.candidates = []
+        self.cards = None
         self.why = {}
         self.yields_to = set()
+        self.keeps_for = set()
 
 
 def decide(situation, skip=()):
     """The next start. `skip` are ids that were tried in vain with this very situation."""
     decision = Decision()
     free = {device: set(cards) for device, cards in situation.free.items()}
-    kept = []  # cards that a wide job keeps: (set, seconds until it could start)
+    kept = []  # cards that wide jobs keep: (device, set, seconds until it could start)
     for uid, entries in _users(situation):
         for entry in entries:
             if uid is not None:
-                _claim_of_other(entry, uid, free, decision)
+                _claim_of_other(situation, entry, uid, free, kept, decision)
                 continue
             if entry["id"] in skip:
                 continue
-            reason = _limits(entry, situation)
-            cards = _usable(entry, free, kept)
-            if reason is None and len(cards) >= entry["cards"]:
-                decision.start, decision.candidates = entry, sorted(cards)
+            reason = _stands_against(entry, situation)
+            cards, text = situation.pick(entry, _usable(entry, free, kept))
+            if reason is None and cards is not None:
+                decision.start, decision.cards = entry, cards
                 return decision
-            decision.why[entry["id"]] = reason or _too_few(entry, cards, free, kept, decision, situation)
+            decision.why[entry["id"]] = reason or _too_few(situation, entry, kept, decision, text)
             if reason is None and _wide(entry):
-                _keep(entry, free, kept, situation)
+                _keep(situation, entry, free, kept)
     return decision
 
 
-def _users(situation):
+def line(situation):
+    """`[(uid or None for me, entry)]`: everybody's waiting jobs in the order in which they come now."""
+    return [(uid, entry) for uid, entries in _users(situation, ()) for entry in entries if entry.get("cards")]
+
+
+def claimable(situation):
+    """My waiting jobs that want cards and that nothing but cards holds up: what the others are to know about."""
+    return [entry for entry in situation.waiting if entry["cards"] and _stands_against(entry, situation) is None]
+
+
+def _users(situation, passed=None):
     """`[(uid or None for me, entries)]`, the one with the fewest card-seconds first, then the one who waits longest."""
     users = [(situation.usage, -_oldest(situation.waiting), 0, None, situation.waiting)]
     for other in situation.others:
-        if other["uid"] not in situation.passed:
+        if other["uid"] not in (situation.passed if passed is None else passed):
             users.append((other["usage"], -_oldest(other["waiting"]), other["uid"], other["uid"], other["waiting"]))
     users.sort(key=lambda user: user[:3])
     return [(uid, entries) for _, _, _, uid, entries in users]
@@ -126,53 +130,78 @@ def _oldest(entries):
     return max([entry.get("waited_s") or 0.0 for entry in entries] or [0.0])
 
 
-def _claim_of_other(entry, uid, free, decision):
-    """A colleague who comes before me takes, in thought, what its job needs."""
+def _claim_of_other(situation, entry, uid, free, kept, decision):
+    """A colleague who comes before me takes, in thought, what its job needs; a wide job of it keeps cards."""
     cards = free.get(entry.get("device"), set())
-    wanted = _allowed(entry, cards)
+    wanted = allowed(entry, cards)
     if not wanted or not entry.get("cards"):
         return
-    if len(wanted) >= entry["cards"]:
-        cards -= set(sorted(wanted)[: entry["cards"]])
+    taken, _ = situation.pick(entry, wanted)
+    if taken is not None:
+        cards -= set(taken)
         decision.yields_to.add(uid)
-    elif _wide(entry):
-        cards -= wanted
-        decision.yields_to.add(uid)
-
-
-def _allowed(entry, cards):
-    """Of some cards those that a job may have at all."""
-    only = (entry.get("limits") or {}).get("only_cards")
-    wanted = set(cards) if only is None else set(cards) & set(only)
-    return wanted & set(entry["card_ids"]) if entry.get("card_ids") else wanted
+    elif _wide(entry) and impossible(situation, entry) is None:
+        _keep(situation, entry, free, kept)
+        decision.keeps_for.add(uid)
 
 
 def _usable(entry, free, kept):
     """The free cards that a job may take now: also kept ones, if it is surely over before the wide job could start."""
     cards = set(free.get(entry["device"], ()))
+    limit = entry.get("timeout_s")
     for device, held, in_s in kept:
-        limit = entry.get("timeout_s")
         if device == entry["device"] and limit and float(limit) + float(entry.get("grace_s") or 0) <= in_s != NEVER:
             cards |= held
-    return _allowed(entry, cards)
+    return allowed(entry, cards)
 
 
-def _limits(entry, situation):
-    """`(code, text)` of a limit of the hosts file that stands against the job now, or None."""
-    limits = entry.get("limits") or {}
-    if not entry["cards"]:
-        allowed = limits.get("cpu_jobs") or default_cpu_jobs(situation.cores)
-        count = sum(1 for job in situation.running if not job["cards"])
-        if count >= allowed:
-            return "cpu_jobs", "{} jobs without cards run here, and {} at once are allowed".format(count, allowed)
+def _stands_against(entry, situation):
+    """`(code, text)` of what no free card would change, or None."""
+    return impossible(situation, entry) or of_hosts_file(entry, situation)
+
+
+def impossible(situation, entry):
+    """`(code, text)` why no set of this host's cards fits a job, though all were free; None if one does, or if the
+    cards are not known.
+
+    `never`: it can never start here. `broken`: only cards that cannot be given now are missing (an alarm, set aside);
+    it waits for them, but keeps nothing meanwhile.
+    """
+    cards = situation.cards.get(entry["device"])
+    if not entry["cards"] or not cards:
         return None
-    most = limits.get("max_cards")
-    mine = sum(len(job["cards"]) for job in situation.running if job["cards"])
-    if most is not None and mine + entry["cards"] > most:
-        return "max_cards", "I hold {} cards, this job wants {}, and `max_cards` is {}".format(
-            mine, entry["cards"], most
-        )
-    return None
+    asked = (
+        entry["device"],
+        entry["cards"],
+        str(entry.get("card_ids")),
+        str((entry.get("limits") or {}).get("only_cards")),
+    )
+    if asked not in situation.misfits:
+        situation.misfits[asked] = _impossible(situation, entry, cards)
+    return situation.misfits[asked]
+
+
+def _impossible(situation, entry, cards):
+    whole = {card["index"] for card in cards}
+    text = _misfit(situation, entry, whole)
+    if text:
+        return "never", text + ": it can never start here"
+    sound = {card["index"] for card in cards if not card.get("broken")}
+    text = _misfit(situation, entry, sound)
+    return ("broken", text + ", while card {} cannot be given out".format(numbers(whole - sound))) if text else None
+
+
+def _misfit(situation, entry, cards):
+    usable = allowed(entry, cards)
+    if situation.pick(entry, usable)[0] is not None:
+        return None
+    if entry.get("card_ids"):
+        missing = sorted(set(entry["card_ids"]) - usable)
+        return "it wants just the cards {}, and may not have {}".format(numbers(entry["card_ids"]), numbers(missing))
+    if len(usable) < entry["cards"]:
+        limited = " that it may have" if len(usable) < len(cards) else ""
+        return "it wants {} cards and this host has {}{}".format(entry["cards"], len(usable), limited)
+    return situation.pick(entry, usable)[1]
 
 
 def _wide(entry):
@@ -180,39 +209,55 @@ def _wide(entry):
     return (entry.get("waited_s") or 0.0) >= (WIDE_AFTER_S if after is None else float(after))
 
 
-def _keep(entry, free, kept, situation):
+def _keep(situation, entry, free, kept):
     """A job that has waited long keeps what is free for it, until enough is."""
-    cards = _allowed(entry, free.get(entry["device"], ()))
+    cards = allowed(entry, free.get(entry["device"], ()))
     free.get(entry["device"], set()).difference_update(cards)
-    kept.append((entry["device"], cards, could_start(entry, len(cards), situation.running)))
+    kept.append((entry["device"], cards, could_start(situation, entry, cards)))
 
 
-def could_start(entry, have, running):
+def could_start(situation, entry, have):
     """Seconds until running jobs' time limits have surely freed enough cards; NEVER where that is not known."""
-    ends = sorted(
-        (job["left_s"], len(_allowed(entry, job["cards"])))
-        for job in running
+    have = set(have)
+    ends = [
+        (job["left_s"], sorted(allowed(entry, job["cards"])))
+        for job in situation.running + situation.ends
         if job["device"] == entry["device"] and job["left_s"] is not None
-    )
-    for left_s, count in ends:
-        have += count
-        if have >= entry["cards"]:
+    ]
+    for left_s, cards in sorted(ends):
+        have.update(cards)
+        if situation.pick(entry, have)[0] is not None:
             return left_s
     return NEVER
 
 
-def _too_few(entry, cards, free, kept, decision, situation):
+def _too_few(situation, entry, kept, decision, text):
     """`(code, text)` for a job that only cards are missing to."""
-    held = sum(len(_allowed(entry, taken)) for device, taken, _ in kept if device == entry["device"])
-    all_free = len(_allowed(entry, situation.free.get(entry["device"], ())))
-    if all_free >= entry["cards"] and held:
-        return "wide", "{} free cards are kept for a job of mine that has waited longer and needs more".format(held)
-    if all_free >= entry["cards"]:
-        names = ", ".join(str(uid) for uid in sorted(decision.yields_to))
-        return "colleague", "a colleague (uid {}) who used fewer card-hours lately comes first".format(names)
-    return "cards", "it wants {} of the cards{}, and {} that it may have {} free".format(
-        entry["cards"],
-        " " + ",".join(str(i) for i in entry["card_ids"]) if entry.get("card_ids") else "",
-        all_free,
-        "is" if all_free == 1 else "are",
+    held = sum(len(allowed(entry, taken)) for device, taken, _ in kept if device == entry["device"])
+    free = allowed(entry, situation.free.get(entry["device"], ()))
+    would, linked = situation.pick(entry, free)
+    if would is not None and held:
+        whose = (
+            "a colleague's job (uid {})".format(numbers(decision.keeps_for)) if decision.keeps_for else "a job of mine"
+        )
+        return "wide", "{} free cards are kept for {} that has waited longer and needs more".format(held, whose)
+    if would is not None:
+        return "colleague", "a colleague (uid {}) who used fewer card-hours lately comes first".format(
+            numbers(decision.yields_to)
+        )
+    if len(free) >= entry["cards"] and linked:
+        return "interconnect", "{} cards that it may have are free, but no set that works together: {}".format(
+            len(free), linked
+        )
+    return "cards", "it wants {}{}, and of those that it may have {} {} free{}".format(
+        "{} card{}".format(entry["cards"], "" if entry["cards"] == 1 else "s"),
+        " ({})".format(numbers(entry["card_ids"])) if entry.get("card_ids") else "",
+        len(free),
+        "is" if len(free) == 1 else "are",
+        ": it waits until enough have come free at once" if _wide(entry) and len(free) else "",
     )
+
+
+def numbers(values):
+    """Numbers as a person lists them."""
+    return ", ".join(str(value) for value in sorted(values))

@@ -1,18 +1,22 @@
 """What one user shows to the others on the host: a folder in /tmp, of which nothing is trusted or run.
 
-Writers own their folder (0755). Readers check the owner, take only regular files of a sane size, and pass over
-everything that does not look as it should.
+Writers own their folder (0755). Readers open without following links and without waiting, check the owner of what
+they opened, take only regular files of a sane size, and pass over everything that does not look as it should.
 """
 
+import json
+import math
 import os
 import stat
 
-from . import files, leases
+from . import clock, files, leases
 from .layout import card_name, lease_scope, lock_name
 
 PREFIX = b".jobrunner-1-"
-LIMIT = 1 << 20
+LIMIT = 1 << 18
 BASE = b"/tmp"
+MOST = 1024  # entries of a list that are looked at
+DIGITS = 15  # of a number; longer ones cost time to read and mean nothing
 
 
 def folder_name(uid):
@@ -27,10 +31,23 @@ def own_folder(create=True):
     if create:
         try:
             os.mkdir(path, 0o755)
-            os.chmod(path, 0o755)  # noqa: S103 - the others are to read it
         except OSError:
             pass
+        else:
+            _open_to_all(path)
     return path if _owned(path, os.getuid()) else None
+
+
+def _open_to_all(path):
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            os.fchmod(handle, 0o755)  # noqa: S103 - the others are to read it, whatever our umask is
+    finally:
+        os.close(handle)
 
 
 def _owned(path, uid):
@@ -54,7 +71,7 @@ def folders():
             continue
         number = name[len(PREFIX) : len(name) - len(suffix)]
         path = os.path.join(BASE, name)
-        if number.isdigit() and _owned(path, int(number)):
+        if number.isdigit() and len(number) <= 10 and _owned(path, int(number)):
             found.append((int(number), path))
     return sorted(found)
 
@@ -71,6 +88,12 @@ def publish(name, value):
         return False
 
 
+def shown(name):
+    """True if we show something under `name` now: a cleaned /tmp shows nothing."""
+    path = own_folder(create=False)
+    return path is not None and os.path.exists(os.path.join(path, files.to_bytes(name)))
+
+
 def withdraw(name):
     """Stop showing `name`."""
     path = own_folder(create=False)
@@ -81,17 +104,70 @@ def withdraw(name):
             pass
 
 
-def read(path, name):
-    """A JSON object that a user shows; None: missing, too large, odd, or not a file of the folder's owner."""
-    full = os.path.join(path, files.to_bytes(name))
+def read(path, name, uid=None):
+    """A JSON object that a user shows; None: missing, too large, odd, or folder or file not really that user's.
+
+    `uid` is the user who must own both; without it, the file must be the folder's owner's.
+    """
+    handles = []
     try:
-        seen = os.lstat(full)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_size > LIMIT or seen.st_uid != os.lstat(path).st_uid:
+        handles.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        name = files.to_bytes(name)
+        handles.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=handles[0]))
+        folder, facts = os.fstat(handles[0]), os.fstat(handles[1])
+        owner = folder.st_uid if uid is None else uid
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > LIMIT or {folder.st_uid, facts.st_uid} != {owner}:
             return None
-        value = files.read_json(full)
-    except (OSError, ValueError, RecursionError):
+        value = json.loads(_contents(handles[1]).decode("utf-8"), parse_int=_whole, parse_float=_fraction)
+    except (OSError, ValueError, RecursionError, MemoryError):
         return None
+    finally:
+        for handle in handles:
+            os.close(handle)
     return value if isinstance(value, dict) else None
+
+
+def _contents(handle):
+    """At most LIMIT bytes, however the file grows meanwhile."""
+    pieces, left = [], LIMIT
+    while left > 0:
+        piece = os.read(handle, left)
+        if not piece:
+            break
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _whole(text):
+    if len(text) > DIGITS:
+        raise ValueError("a number of {} digits".format(len(text)))
+    return int(text)
+
+
+def _fraction(text):
+    value = float(text[:64])
+    if not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return value
+
+
+def number(value, default=0.0):
+    """A finite number of others that is not negative, else `default`."""
+    fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if fine else default
+
+
+def text(value, limit=100):
+    """Text of others, fit to be shown (no control characters, not long); None if it is none."""
+    if not isinstance(value, str):
+        return None
+    return "".join(sign if sign.isprintable() else "?" for sign in value[:limit])
+
+
+def entries(value):
+    """The objects of a list of others, the first `MOST`."""
+    return [entry for entry in value[:MOST] if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def tickets():
@@ -99,15 +175,29 @@ def tickets():
     held = leases.held_names()
     found = []
     for uid, path in folders():
-        ticket = read(path, "ticket.json") if uid != os.getuid() else None
+        ticket = read(path, "ticket.json", uid) if uid != os.getuid() else None
         lock = ticket.get("lock") if ticket else None
-        if isinstance(lock, str) and lock_name("dispatcher", lock) in held:
+        if isinstance(lock, str) and len(lock) <= 100 and lock_name("dispatcher", lock) in held:
             found.append((uid, ticket))
     return found
 
 
+def lent():
+    """`[(uid, lease)]`: what the others say about the cards that they hold, as far as the names are really held."""
+    held = leases.held_names()
+    found = []
+    for uid, path in folders():
+        if uid == os.getuid():
+            continue
+        for lease in entries((read(path, "leases.json", uid) or {}).get("leases")):
+            device, index = lease.get("device"), lease.get("index")
+            if isinstance(device, str) and type(index) is int and card_name(device[:20], index) in held:
+                found.append((uid, lease))
+    return found
+
+
 def publish_leases(layout, running):
-    """Show which cards our running jobs hold (`running`: `jobs.running`), and other roots."""
+    """Show which cards our running jobs hold (`running`: `jobs.running`), and those of our other roots."""
     lock = leases.bind_patiently(lock_name("share", str(os.getuid())), 0.5)
     try:
         path = own_folder()
@@ -116,10 +206,9 @@ def publish_leases(layout, running):
         held = leases.held_names()
         ours = [_lease(layout, job_id, start, index) for job_id, start in running for index in start.get("cards") or []]
         taken = {(lease["device"], lease["index"]) for lease in ours}
-        old = (read(path, "leases.json") or {}).get("leases")
-        for lease in old if isinstance(old, list) else ():
-            key = (lease.get("device"), lease.get("index")) if isinstance(lease, dict) else None
-            if key and key not in taken and lease.get("root") != layout.instance and card_name(*key) in held:
+        for lease in entries((read(path, "leases.json") or {}).get("leases")):
+            key = (str(lease.get("device")), lease.get("index"))
+            if key not in taken and lease.get("root") != layout.instance and card_name(*key) in held:
                 ours.append(lease)
         publish("leases.json", {"v": 1, "leases": ours})
     finally:
@@ -128,6 +217,8 @@ def publish_leases(layout, running):
 
 
 def _lease(layout, job_id, start, index):
+    began, limit = start.get("began"), start.get("timeout_s")
+    known = isinstance(began, (int, float)) and limit
     return {
         "device": start.get("device"),
         "index": index,
@@ -135,15 +226,17 @@ def _lease(layout, job_id, start, index):
         "name": start.get("name"),
         "user": user_name(),
         "since": start.get("at"),
+        "until": clock.stamp(began + float(limit)) if known else None,
         "root": layout.instance,
     }
 
 
-def user_name():
-    """The name of the user we are, or the number where it has none."""
+def user_name(uid=None):
+    """The name of a user (us by default), or the number as text where the host has no name for it."""
+    uid = os.getuid() if uid is None else uid
     try:
         import pwd
 
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except (ImportError, KeyError):
-        return str(os.getuid())
+        return str(uid)

@@ -66,39 +66,60 @@ def running_jobs(running, now=None):
     return found
 
 
-def colleagues(now=None):
-    """The other users who wait, from their tickets; what does not look as it should is left out."""
+def ends_of_others(now=None):
+    """When colleagues let go of the cards that they hold, at the latest, as far as they say so."""
     now = time.time() if now is None else now
     found = []
-    for uid, ticket in share.tickets():
-        waiting = [_foreign(entry, now) for entry in _list(ticket.get("waiting"))[:200] if isinstance(entry, dict)]
-        waiting = [entry for entry in waiting if entry]
-        used = ticket.get("usage")
-        if waiting and isinstance(used, (int, float)) and used >= 0:
-            found.append({"uid": uid, "usage": float(used), "waiting": waiting})
+    for _, lease in share.lent():
+        try:
+            left = max(0.0, clock.seconds(lease["until"]) - now)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+            left = None
+        found.append({"cards": [lease["index"]], "device": lease["device"], "left_s": left})
     return found
 
 
-def _list(value):
-    return value if isinstance(value, list) else []
+def colleagues(now=None):
+    """The other users who wait, from their tickets; what does not look as it should is left out.
+
+    A ticket says what was used when it was written and how many cards were held then: they count on.
+    """
+    now = time.time() if now is None else now
+    found = []
+    for uid, ticket in share.tickets():
+        waiting = [_foreign(entry, now) for entry in share.entries(ticket.get("waiting"))[:200]]
+        waiting = [entry for entry in waiting if entry]
+        if waiting:
+            found.append({"uid": uid, "usage": _usage_of(ticket, now), "waiting": waiting})
+    return found
+
+
+def _usage_of(ticket, now):
+    since = age_of({"since": ticket.get("at") if isinstance(ticket.get("at"), str) else ""}, now)
+    held = min(share.number(ticket.get("held")), float(share.MOST))
+    return usage.decayed(share.number(ticket.get("usage")), since) + held * since
 
 
 def _foreign(entry, now):
-    cards, device = entry.get("cards"), entry.get("device")
-    only = entry.get("only_cards")
-    if (
-        type(cards) is not int
-        or not 0 < cards <= 1024
-        or not isinstance(device, str)
-        or not isinstance(entry.get("since"), str)
-    ):
+    cards, device, since = entry.get("cards"), entry.get("device"), entry.get("since")
+    if type(cards) is not int or not 0 < cards <= share.MOST or not isinstance(device, str):
         return None
+    only = entry.get("only_cards")
     only = [index for index in only if type(index) is int] if isinstance(only, list) else None
-    return {"cards": cards, "device": device, "waited_s": age_of(entry, now), "limits": {"only_cards": only}}
+    after = entry.get("wide_after_s")
+    return {
+        "job": share.text(entry.get("job")),
+        "name": share.text(entry.get("name")),
+        "cards": cards,
+        "device": device,
+        "since": share.text(since),
+        "waited_s": age_of({"since": since if isinstance(since, str) else ""}, now),
+        "limits": {"only_cards": only, "wide_after_s": None if after is None else share.number(after, None)},
+    }
 
 
-def ticket(layout, waiting, used):
-    """What we show the others while we wait for cards."""
+def ticket(layout, waiting, used, held=0, now=None):
+    """What we show the others while we wait for cards: `waiting` in order, `used` card-seconds, `held` cards."""
     shown = [
         {
             "job": entry["id"],
@@ -108,30 +129,58 @@ def ticket(layout, waiting, used):
             "since": entry.get("since"),
             "priority": entry.get("priority") or 0,
             "only_cards": entry.get("card_ids") or (entry.get("limits") or {}).get("only_cards"),
+            "wide_after_s": (entry.get("limits") or {}).get("wide_after_s"),
         }
-        for entry in waiting
+        for entry in waiting[:200]
         if entry["cards"]
     ]
     return {
         "v": 1,
         "user": share.user_name(),
         "lock": layout.instance,
-        "usage": round(used, 1),
-        "at": clock.stamp(),
+        "usage": round(used, 3),
+        "held": held,
+        "at": clock.stamp(now),
         "waiting": shown,
     }
 
 
-def gather(layout, entries, free, running, passed=(), now=None):
-    """`(Situation, why of the unready)` for entries of the queue and free cards by device."""
+def choose(device, free, count, cards):
+    """`order.Situation.choose`: what links the cards of that device, as its kind knows."""
+    from .accelerators import KINDS
+
+    if device in KINDS and cards:
+        return KINDS[device].choose(free, count, cards)
+    return order.any_cards(device, free, count, cards)
+
+
+def gather(layout, entries, free, running, passed=(), now=None, cards=None, values=None):
+    """`(Situation, why of the unready)` for entries of the queue, the free cards by device, and all cards by device.
+
+    `values` are the host's settings.
+    """
+    now = time.time() if now is None else now
+    if values:
+        entries = [_with_settings(entry, values) for entry in entries]
     waiting, why = ready(layout, entries, now)
+    compete = any(entry["cards"] for entry in waiting)
     situation = order.Situation(
         waiting,
-        colleagues(now) if any(entry["cards"] for entry in waiting) else (),
+        colleagues(now) if compete else (),
         usage.current(layout, running, now),
         free,
         running_jobs(running, now),
         passed,
         os.cpu_count() or 1,
+        ends_of_others(now) if compete else (),
+        cards,
+        choose,
     )
     return situation, why
+
+
+def _with_settings(entry, values):
+    limits = entry.get("limits") or {}
+    if limits.get("wide_after_s") is not None:
+        return entry
+    return dict(entry, limits=dict(limits, wide_after_s=values["wide_after_s"]))

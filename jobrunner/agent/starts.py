@@ -103,9 +103,13 @@ def _supervise(layout, entry, cards, lock, held, drop):
 
 
 def _other_agent(layout, entry):
-    """Where the agent that a job names lies (unpacked, or as a zipapp), if it is another than this one and there."""
-    named = entry.get("agent")
-    if not named or named == procs.agent_place()[2] or not str(named).isalnum():
+    """Where the agent that a job names lies, if it is another than this one and there."""
+    return agent_named(layout, entry.get("agent")) if entry.get("agent") != procs.agent_place()[2] else None
+
+
+def agent_named(layout, named):
+    """Where the agent of that hash lies, unpacked or as a zipapp, as text; None if it is not there."""
+    if not named or not str(named).isalnum():
         return None
     folder = os.path.join(layout.agents, "agent-{}".format(named).encode("ascii"))
     for place, proof in (

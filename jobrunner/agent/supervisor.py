@@ -6,7 +6,24 @@ import select
 import signal
 import time
 
-from . import clock, conclude, evidence, files, jobs, kernel, leases, procs, queue, room, share, starts, stopping, usage
+from . import (
+    cardlog,
+    clock,
+    conclude,
+    evidence,
+    files,
+    jobs,
+    kernel,
+    leases,
+    procs,
+    queue,
+    room,
+    share,
+    starts,
+    stopping,
+    stray,
+    usage,
+)
 from .files import AgentError
 
 CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
@@ -89,6 +106,7 @@ class Supervisor:
         kernel.become_subreaper()
         go = self.fork_command()
         self.mono = time.monotonic()
+        self.guard = stray.guard(self.run_spec, self.mono)
         self.record_start()
         queue.remove(self.layout, self.job_id)
         os.write(go, b"g")
@@ -201,6 +219,8 @@ class Supervisor:
 
     # the loop
 
+    guard = None
+
     def poll_for(self, *descriptors, mask=select.POLLIN):
         for descriptor in descriptors:
             self._poller.register(descriptor, mask)
@@ -211,6 +231,8 @@ class Supervisor:
         waits = [CHECK_S]
         if self.deadline() is not None:
             waits.append(self.deadline() - time.monotonic())
+        if self.guard is not None:
+            waits.append(self.guard.due_s(time.monotonic()))
         return max(0.0, min(waits))
 
     def deadline(self):
@@ -291,6 +313,8 @@ class Supervisor:
     def now_and_then(self):
         """Once a minute: checkpoints are noted, and the memory counters taken to which a sudden end is compared."""
         now = time.monotonic()
+        if self.guard is not None and self.status is None and self.guard.take(now):
+            self.help_with(lambda: stray.check(self.layout, self.run_spec.get("device")))
         if now - self._checked < CHECK_S or self.status is not None:
             return
         if self._checked:
@@ -300,13 +324,17 @@ class Supervisor:
 
     def note_checkpoints(self):
         """Note checkpoints in a helper that nobody waits for."""
-        if self.helpers or not (self.run_spec.get("checkpoints") or {}).get("paths"):
-            return
+        if not self.helpers and (self.run_spec.get("checkpoints") or {}).get("paths"):
+            self.help_with(lambda: conclude.note_checkpoints(self.layout, self.job_id))
+
+    def help_with(self, work):
+        """Do something in a short-lived process that nobody waits for."""
         pid = os.fork()
         if not pid:
             try:
                 procs.close_all_but([2])
-                conclude.note_checkpoints(self.layout, self.job_id)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                work()
             finally:
                 os._exit(0)
         self.helpers.add(pid)
@@ -350,6 +378,8 @@ class Supervisor:
         record = conclude.exit_record(self)
         try:
             room.publish(os.path.join(self.folder, b"exit.json"), record)
+            usage.add(self.layout, record["usage"]["card_s"])
+            cardlog.note(self.layout, self.run_spec.get("device"), self.cards, self.job_id, record)
             jobs.journal(
                 self.layout,
                 self.job_id,
@@ -364,7 +394,6 @@ class Supervisor:
             conclude.conclude(self.layout, self.job_id, self.attempt, record)
         except OSError as error:
             jobs.journal(self.layout, self.job_id, "warning", text="its end could not be concluded: {}".format(error))
-        usage.add(self.layout, record["usage"]["card_s"])
         leases.release([*self.held, self.lock])
         share.publish_leases(self.layout, jobs.running(self.layout))
         if queue.names(self.layout):

@@ -1,8 +1,8 @@
 """What the host itself shows: who owns the processes on cards, and who holds the leases of cards."""
 
-import json
 import os
 
+from .. import holders, share
 from ..files import to_bytes
 from ..layout import card_name, lease_scope
 
@@ -12,7 +12,7 @@ def name_processes(cards, proc=b"/proc"):
 
     In a container the tool shows the host's pids: a process here may bear the same number by chance. So outside the
     machine's own pid space a pid counts only if the tool's name for it fits."""
-    own = _own_pid_space(proc)
+    own = own_pid_space(proc)
     for card in cards:
         for process in card["processes"]:
             folder = os.path.join(proc, str(process["pid"]).encode())
@@ -23,7 +23,7 @@ def name_processes(cards, proc=b"/proc"):
             process["user"] = _owner(folder)
 
 
-def _own_pid_space(proc):
+def own_pid_space(proc=b"/proc"):
     """True in the pid namespace that the machine booted with: its inode number is fixed in the kernel."""
     try:
         return os.readlink(os.path.join(proc, b"self/ns/pid")) == b"pid:[4026531836]"
@@ -64,80 +64,73 @@ def _owner(folder):
 
 def user_name(uid):
     """The user's name, or the number as text where the host has no name for it."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return share.user_name(uid)
 
 
 def _clean(text, limit):
     """Text of others, fit to be shown: no control characters, not long."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:limit])
+    return share.text(text, limit)
 
 
-def read_leases(device, proc=b"/proc", tmp=b"/tmp"):
+def read_leases(device, proc=b"/proc", tmp=b"/tmp", with_holder=False):
     """`[{index, user, job, name, since}]` of the cards whose lease somebody holds, as the kernel says.
 
-    Who holds one is what users show in /tmp, for display only: unknown (None) where nobody says so."""
+    Who holds one is what users show in /tmp, for display only: unknown (None) where nobody says so. With `with_holder`
+    the kernel is asked whose each name is: what another user says about it is not believed, and a name that no job is
+    shown for has its user and a `holder` (user, process) as a person can find them."""
+    held = _held_cards(device, proc)
+    owners = holders.uids(held.values()) if with_holder and held else {}
+    shown = {}
+    for uid, lease in _shown_leases(device, tmp) if held else ():
+        index = lease["index"]
+        if index not in held or owners.get(held[index], uid) != uid:
+            continue
+        if (lease["since"] or "") >= (shown.get(index, {}).get("since") or ""):
+            shown[index] = lease
+    return [shown.get(index) or _unshown(index, held[index], owners, with_holder) for index in sorted(held)]
+
+
+def _unshown(index, inode, owners, with_holder):
+    found = {"index": index, "user": None, "job": None, "name": None, "since": None}
+    if with_holder:
+        uid = owners.get(inode)
+        found["user"] = None if uid is None else user_name(uid)
+        found["holder"] = holders.described(inode, uid)
+    return found
+
+
+def _held_cards(device, proc):
+    """`{index: inode}` of the cards of that device whose names are bound."""
     suffix = to_bytes("@" + lease_scope()) if lease_scope() else b""
     prefix = b"@" + card_name(device, "")[1 : len(card_name(device, "")) - len(suffix)]
-    held = set()
+    held = {}
     try:
         with open(os.path.join(proc, b"net/unix"), "rb") as handle:
             for line in handle:
-                name = line.rstrip(b"\n").split(None, 7)[-1]
+                fields = line.rstrip(b"\n").split(None, 7)
+                name = fields[-1]
                 word = name[len(prefix) : len(name) - len(suffix)]
                 if name.startswith(prefix) and name.endswith(suffix) and word.isdigit() and len(word) <= 9:
-                    held.add(int(word))
+                    held[int(word)] = int(fields[6]) if len(fields) > 7 and fields[6].isdigit() else 0
     except OSError:
         pass
-    shown = {}
-    for lease in _shown_leases(device, tmp) if held else ():
-        if lease["index"] in held and (lease["since"] or "") >= (shown.get(lease["index"], {}).get("since") or ""):
-            shown[lease["index"]] = lease
-    nobody = {"user": None, "job": None, "name": None, "since": None}
-    return [shown.get(index) or dict(nobody, index=index) for index in sorted(held)]
+    return held
 
 
 def _shown_leases(device, tmp):
-    """What every user's leases.json says about that device; files of others count only if truly theirs."""
+    """`(uid, lease)` of what every user's leases.json says about that device, if the files are truly theirs."""
     scope = to_bytes("-" + lease_scope()) if lease_scope() else b""
-    start = b".jobrunner-1-"
     try:
         names = os.listdir(tmp)
     except OSError:
         return
     for name in names:
-        word = name[len(start) : len(name) - len(scope)]
-        if not name.startswith(start) or not name.endswith(scope) or not word.isdigit() or len(word) > 10:
+        word = name[len(share.PREFIX) : len(name) - len(scope)]
+        if not name.startswith(share.PREFIX) or not name.endswith(scope) or not word.isdigit() or len(word) > 10:
             continue
-        value = _owned_json(os.path.join(tmp, name), b"leases.json", int(word))
-        leases = value.get("leases") if isinstance(value, dict) else None
-        for lease in leases[:1024] if isinstance(leases, list) else ():
-            if isinstance(lease, dict) and lease.get("device") == device and type(lease.get("index")) is int:
+        value = share.read(os.path.join(tmp, name), b"leases.json", int(word)) or {}
+        for lease in share.entries(value.get("leases")):
+            if lease.get("device") == device and type(lease.get("index")) is int:
                 found = {"index": lease["index"], "user": user_name(int(word))}
-                for key in ("job", "name", "since"):
-                    found[key] = _clean(lease[key], 100) if isinstance(lease.get(key), str) else None
-                yield found
-
-
-def _owned_json(folder, name, uid, limit=256 * 1024):
-    """The JSON of a regular file in a folder, both really of that user and neither a link; else None."""
-    import stat
-
-    handles = []
-    try:
-        handles.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
-        handles.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=handles[0]))
-        facts = [os.fstat(handle) for handle in handles]
-        regular = stat.S_ISREG(facts[1].st_mode) and facts[1].st_size <= limit
-        if not regular or any(fact.st_uid != uid for fact in facts):
-            return None
-        return json.loads(os.read(handles[1], limit).decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    finally:
-        for handle in handles:
-            os.close(handle)
+                found.update((key, share.text(lease.get(key))) for key in ("job", "name", "since"))
+                yield int(word), found

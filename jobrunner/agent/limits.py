@@ -1,0 +1,62 @@
+"""What stands against a job's start before cards are looked at: its own conditions, and limits of the hosts file. Pure."""
+
+
+def default_cpu_jobs(cores):
+    """How many jobs without cards run at once where the hosts file does not say."""
+    return max(1, (cores or 1) // 4)
+
+
+def dependency(entry, states):
+    """`(met, hopeless, text)` of a job's `after`. `states` gives the known final state of each job waited for."""
+    for wanted in entry.get("after") or []:
+        job, when = wanted.get("job"), wanted.get("when") or "ok"
+        state = states.get(job)
+        if state is None:
+            verb = {"ok": "complete", "failed": "fail"}.get(when, "end")
+            return False, False, "it waits for {} to {}".format(job, verb)
+        fine = state in ("COMPLETED", "ok")
+        if (when == "ok" and not fine) or (when == "failed" and fine):
+            verb = "complete" if when == "ok" else "fail"
+            return False, True, "{} ended as {}, and this job wants it to {}".format(job, state, verb)
+    return True, False, ""
+
+
+def not_ready(entry, now_stamp, states, drained):
+    """`(code, text)` why a queued job is not even considered, or None. Stamps compare as text."""
+    if drained:
+        return "drained", "the host is drained: none of my jobs starts there"
+    if entry.get("hold"):
+        return "hold", "it is held"
+    if entry.get("not_before") and entry["not_before"] > now_stamp:
+        return "backoff", "it waits until {} before the next attempt".format(entry["not_before"])
+    met, _, text = dependency(entry, states)
+    return None if met else ("after", text)
+
+
+def allowed(entry, cards):
+    """Of some cards those that a job may have at all: by its own `card_ids` and by the host's `only_cards`."""
+    only = (entry.get("limits") or {}).get("only_cards")
+    wanted = set(cards) if only is None else set(cards) & set(only)
+    return wanted & set(entry["card_ids"]) if entry.get("card_ids") else wanted
+
+
+def of_hosts_file(entry, situation):
+    """`(code, text)` of a limit of the hosts file (`max_cards`, `cpu_jobs`) that stands against a job now, or None."""
+    limits = entry.get("limits") or {}
+    if not entry["cards"]:
+        most = limits.get("cpu_jobs") or default_cpu_jobs(situation.cores)
+        count = sum(1 for job in situation.running if not job["cards"])
+        if count >= most:
+            return "cpu_jobs", "{} jobs without cards run here, and {} at once are allowed".format(count, most)
+        return None
+    most = limits.get("max_cards")
+    mine = sum(len(job["cards"]) for job in situation.running if job["cards"])
+    if most is not None and entry["cards"] > most:
+        return "max_cards", "this job wants {} cards and `max_cards` is {}: it can never start here".format(
+            entry["cards"], most
+        )
+    if most is not None and mine + entry["cards"] > most:
+        return "max_cards", "I hold {} cards, this job wants {}, and `max_cards` is {}".format(
+            mine, entry["cards"], most
+        )
+    return None
