@@ -12,12 +12,18 @@ def main() -> NoReturn:
     """The `jobrunner` program; ends by SystemExit."""
     # Start-up makes very many objects that stay: collecting garbage meanwhile is a tenth of its time.
     gc.set_threshold(50_000, 20, 20)
+    sys.setswitchinterval(0.001)  # the link is opened beside the imports: it must not wait 5 ms at each turn
     try:
+        if "submit" in sys.argv:
+            from jobrunner.service.ahead import begin
+
+            begin(sys.argv[1:], os.environ)
         from jobrunner.cli.app import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # during the imports
         code = 130
+    _stop_connecting()
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):  # closed, full or missing: said already, and not to be said again at exit
@@ -25,6 +31,14 @@ def main() -> NoReturn:
 
         hush(sys.stdout)
     sys.exit(code)
+
+
+def _stop_connecting() -> None:
+    """Close a link that was begun ahead and that the command had no use for."""
+    ahead = sys.modules.get("jobrunner.service.ahead")
+    link = ahead.begun() if ahead is not None else None
+    if link is not None:
+        link.discard()
 
 
 def program() -> NoReturn:

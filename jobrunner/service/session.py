@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from jobrunner.core.hosts import HostsFile
     from jobrunner.ledger import Ledger
+    from jobrunner.service.ahead import Ahead
     from jobrunner.transport.link import HostLink
     from jobrunner.transport.pool import LinkPool
 
@@ -58,6 +59,7 @@ class Session:
         self.timings = Timings()
         self.warnings: list[str] = []
         self.patient = False
+        self._begun: Ahead | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -76,6 +78,8 @@ class Session:
 
     def close(self) -> None:
         """Close what was opened: every link, then the ledger."""
+        if self._begun is not None:
+            self._begun.discard()
         if "links" in self.__dict__:
             self.links.close()
         if "ledger" in self.__dict__:
@@ -135,9 +139,10 @@ class Session:
     @cached_property
     def links(self) -> LinkPool:
         """One connection per host, opened at first use and shared by everything in this command."""
+        from jobrunner.service import ahead
         from jobrunner.transport.pool import open_pool
 
-        settings = self.hosts.settings
+        settings, self._begun = self.hosts.settings, ahead.begun()
         return open_pool(
             self.hosts,
             environ=self.environ,
@@ -145,6 +150,7 @@ class Session:
             timings=self.timings,
             retry_s=settings.retry_for.seconds if self.patient else settings.connect_timeout.seconds,
             passphrase=_ask_passphrase,
+            begun=self._begun.take if self._begun is not None else None,
         )
 
     def link(self, alias: str) -> HostLink:

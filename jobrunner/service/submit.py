@@ -101,7 +101,9 @@ def _code_key(item: LoadedSpec) -> tuple[Any, ...]:
 
 def _connect_ahead(session: Session, loaded: Sequence[LoadedSpec], only: str | None) -> None:
     """Begin to connect where it is certain already that a job goes there."""
-    sure = {only} if only else {item.spec.hosts[0] for item in loaded if len(item.spec.hosts) == 1}
+    known = session.known_aliases() if not only and any(not item.spec.hosts for item in loaded) else []
+    choices = [item.spec.hosts or tuple(known) for item in loaded]
+    sure = {only} if only else {names[0] for names in choices if len(names) == 1}
     session.connect_ahead([alias for alias in sure if alias])
 
 
@@ -137,6 +139,7 @@ def _send(session: Session, shipments: list[Shipment], only: str | None) -> Subm
         outcomes = _stage_all(session, shipments)
     finally:
         me.close()
+    _remember_way(session, [item for item in shipments if isinstance(outcomes[_group(item)], staging.Sent)])
     for note in session.links.notes:
         session.warn(note)
     errors: list[JobrunnerError] = [error for error in outcomes.values() if isinstance(error, JobrunnerError)]
@@ -152,6 +155,14 @@ def _send(session: Session, shipments: list[Shipment], only: str | None) -> Subm
         hosts_asked=len({item.host for item in shipments}),
         hosts_answered=len({row.host for row in rows}),
     )
+
+
+def _remember_way(session: Session, sent: Sequence[Shipment]) -> None:
+    """The next submit of these specs may begin to connect before it has read them."""
+    from jobrunner.service import ahead
+
+    pairs = [(item.loaded.path, session.links.target(item.host)) for item in sent]
+    ahead.remember(session.home, session.hosts_file, session.environ, pairs)
 
 
 def _note(session: Session, shipment: Shipment, only: str | None, me: submitters.Submitter) -> None:

@@ -41,12 +41,32 @@ class HostLink:
         self._bulk: HostLink | None = None
         self._stop = threading.Event()
         self._round_trip = 0.0
+        self._preparing = threading.Event()
+        self._preparing.set()
+        self._ready: Session | None = None
+        self._not_ready: HostError | None = None
 
     # What others use
 
     def open(self) -> None:
         """Connect and log in now, if that has not been done. Raises HostError."""
+        self._prepared()
         self._connected()
+
+    def prepare(self) -> None:
+        """Connect, and begin to start an agent for the first exchange. What goes wrong is raised by the first use."""
+        self._preparing.clear()
+        try:
+            self._idle_or_place(reuse=False)
+            self._ready = self._launch()
+        except HostError as error:
+            self._not_ready = error
+        finally:
+            self._preparing.set()
+
+    def adopt(self, target: HostTarget) -> None:
+        """Go on as the link to `target`, which leads the same way (see `HostTarget.same_way`) with other limits."""
+        self.target = target
 
     def request(self, op: str, timeout: float | None = None, **args: Any) -> dict[str, Any]:
         """Ask the agent and return the data of its answer.
@@ -213,14 +233,25 @@ class HostLink:
     def _closed(self) -> LinkLostError:
         return LinkLostError(f"the link to {self.alias} was closed", host=self.alias, code="closed")
 
+    def _prepared(self) -> Session | None:
+        """Wait for `prepare`, if it is going on: its session, once. Raises what went wrong there, once."""
+        self._preparing.wait()
+        with self._lock:
+            error, self._not_ready = self._not_ready, None
+        if error is not None:
+            raise error
+        return self._ready
+
     def _start_session(self) -> Session:
         """A new session in the place that has been taken for it."""
         session: Session | None = None
         try:
-            connection = self._connected()
-            session = Session(self._channel(connection), self.target, self._packed(), self._place_free)
+            ready = self._prepared()
             with self._lock:
-                self._open.add(session)
+                ready, self._ready = (ready if ready is self._ready else None), None
+            if ready is not None:
+                self._place_free(None)  # it has a place of its own
+            session = ready or self._launch()
             session.start()
             self._note(session)
             return session
@@ -230,6 +261,14 @@ class HostLink:
             else:
                 self._place_free(None)
             raise
+
+    def _launch(self) -> Session:
+        """A session on which the agent is being started, in the place that has been taken for it."""
+        session = Session(self._channel(self._connected()), self.target, self._packed(), self._place_free)
+        with self._lock:
+            self._open.add(session)
+        session.launch()
+        return session
 
     def _place_free(self, session: Session | None) -> None:
         with self._lock:

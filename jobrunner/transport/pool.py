@@ -38,10 +38,19 @@ class Outcome(Generic[T]):
 
 
 class LinkPool:
-    """Links by alias. `resolver` makes the target of an alias; it may raise HostError, UsageError or NotFoundError."""
+    """Links by alias. `resolver` makes the target of an alias; it may raise HostError, UsageError or NotFoundError.
 
-    def __init__(self, resolver: Callable[[str], HostTarget], timings: Timer | None = None) -> None:
+    `begun` gives a link that somebody has begun to open to a target already, or None.
+    """
+
+    def __init__(
+        self,
+        resolver: Callable[[str], HostTarget],
+        timings: Timer | None = None,
+        begun: Callable[[HostTarget], HostLink | None] | None = None,
+    ) -> None:
         self._resolver = resolver
+        self._begun = begun
         self._timings = timings
         self._links: dict[str, HostLink] = {}
         self._lock = threading.Lock()
@@ -66,7 +75,8 @@ class LinkPool:
             link = self._links.get(alias)
         if link is None:
             preload()  # while the SSH configuration is being asked
-            fresh = HostLink(self._resolver(alias))
+            target = self._resolver(alias)
+            fresh = (self._begun(target) if self._begun else None) or HostLink(target)
             with self._lock:
                 if self._closed:
                     raise HostError(f"the link to {alias} was closed", host=alias, code="closed")
@@ -181,6 +191,7 @@ def open_pool(
     timings: Timer | None = None,
     retry_s: float | None = None,
     passphrase: PassphraseSource | None = None,
+    begun: Callable[[HostTarget], HostLink | None] | None = None,
 ) -> LinkPool:
     """The pool of a command: hosts of the hosts file, and any alias that the SSH configuration knows.
 
@@ -204,4 +215,4 @@ def open_pool(
             alias, ssh_config=file, address=spec.address, root=spec.root, python=spec.python, settings=settings
         )
 
-    return LinkPool(resolver, timings)
+    return LinkPool(resolver, timings, begun)

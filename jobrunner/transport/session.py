@@ -43,6 +43,7 @@ class Session:
         self._channel = channel
         self._image = image
         self._on_close: Callable[[Session], None] | None = on_close
+        self._fence = ""
         self._buffer = b""
         self._at = 0
         self._err = bytearray()
@@ -51,16 +52,22 @@ class Session:
 
     # Starting
 
-    def start(self) -> None:
-        """Run the agent, sending it first if the host has not got it. Raises HostSetupError, LinkLostError."""
+    def launch(self) -> None:
+        """Begin to run the agent; `start` goes on from there. Nothing is waited for. Raises LinkLostError."""
         from jobrunner.transport.wire_ssh import start_exec
 
-        fence = secrets.token_hex(16)
+        self._fence = secrets.token_hex(16)
         target = self.target
         self._limit(target.settings.request_s)
         with self._told("starting the agent"):
-            start_exec(self._channel, bootstrap_command(target.root, target.python, self._image, fence))
-        status = self._await_fence(fence)
+            start_exec(self._channel, bootstrap_command(target.root, target.python, self._image, self._fence))
+
+    def start(self) -> None:
+        """Run the agent, sending it first if the host has not got it. Raises HostSetupError, LinkLostError."""
+        if not self._fence:
+            self.launch()
+        target = self.target
+        status = self._await_fence(self._fence)
         self._check(status)
         if status.startswith("W"):
             self._limit(max(target.settings.request_s, 60.0))

@@ -45,6 +45,7 @@ class HostTarget:
     python: str = DEFAULT_PYTHON
     ssh_config: str | None = None
     settings: TransportSettings = field(default_factory=TransportSettings)
+    address: str | None = None
 
     @classmethod
     def of(
@@ -60,7 +61,12 @@ class HostTarget:
         """The target of an alias or address, with its configuration resolved (see `sshconfig.resolve`)."""
         config = resolve(alias, ssh_config=ssh_config, address=address)
         file = str(ssh_config) if ssh_config else None
-        return cls(alias, config, root, python, file, settings or TransportSettings())
+        return cls(alias, config, root, python, file, settings or TransportSettings(), address)
+
+    def same_way(self, other: HostTarget) -> bool:
+        """True if both lead to the same agent by the same way; limits may differ."""
+        mine, others = ((t.alias, t.config, t.root, t.python, t.ssh_config) for t in (self, other))
+        return mine == others
 
     @property
     def connect_limit(self) -> float:

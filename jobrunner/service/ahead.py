@@ -1,0 +1,194 @@
+"""Connecting before anything is read: while the libraries for specs and commands load, the way to the host is opened.
+
+What the last submits found out is kept as a hint in the state folder: which host a spec file's jobs went to, and how
+that host is reached according to the hosts file as it then was. A hint decides nothing. It lets a connection be begun
+and an idle agent be started; the command takes them over only if it comes to the very same target by itself, and
+otherwise they are closed. No job, file or secret is sent ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobrunner.core.errors import JobrunnerError
+
+if TYPE_CHECKING:
+    from jobrunner.transport.link import HostLink
+    from jobrunner.transport.settings import HostTarget
+
+FORMAT = 1
+KEPT = 100  # so many spec files are remembered
+_LIMITS = ("connect_s", "request_s", "retry_s")
+
+
+class Ahead:
+    """A link that is being opened. `take` hands it to whoever needs the very same target."""
+
+    def __init__(self, alias: str, options: Mapping[str, Any], cache: Path) -> None:
+        self._alias, self._options, self._cache = alias, options, cache
+        self._link: HostLink | None = None
+        self._lock = threading.Lock()
+        self._known = threading.Event()
+        self._over = False
+        threading.Thread(target=self._open, name="ahead", daemon=True).start()
+
+    def _open(self) -> None:
+        link = None
+        try:
+            with contextlib.suppress(JobrunnerError, OSError, TypeError, ValueError):
+                from jobrunner.transport.link import HostLink
+
+                link = HostLink(_target(self._alias, self._options, self._cache))
+            with self._lock:
+                self._link = None if self._over else link
+        finally:
+            self._known.set()
+        if link is not None and not self._over:
+            link.prepare()
+
+    def take(self, target: HostTarget) -> HostLink | None:
+        """The link, for good, if it leads to this target; None otherwise."""
+        if target.alias != self._alias:
+            return None
+        self._known.wait(target.settings.connect_s)
+        with self._lock:
+            if self._over or self._link is None or not self._link.target.same_way(target):
+                return None
+            link, self._link, self._over = self._link, None, True
+        link.adopt(target)
+        return link
+
+    def discard(self) -> None:
+        """Close the link unless it was taken."""
+        with self._lock:
+            link, self._link, self._over = self._link, None, True
+        if link is not None:
+            link.close()
+
+
+_begun: Ahead | None = None
+
+
+def begun() -> Ahead | None:
+    """What `begin` has begun in this process."""
+    return _begun
+
+
+def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Begin to connect where this command line is a submit whose host is known from the last time."""
+    global _begun
+    submit = _as_submit(arguments)
+    if submit is None:
+        return
+    specs, host, hosts_file = submit
+    from jobrunner.service.session import default_home, default_hosts_file
+
+    home = default_home(environ)
+    file = Path(hosts_file) if hosts_file else default_hosts_file(environ)
+    hints = _read(home)
+    where = hints.get(_key(file, environ))
+    if not isinstance(where, dict) or where.get("stamp") != _stamp(file):
+        return
+    alias = host or where.get("specs", {}).get(os.path.abspath(specs[0]))
+    options = where.get("targets", {}).get(alias)
+    if isinstance(options, dict):
+        _begun = Ahead(alias, options, home / "cache")
+
+
+def _as_submit(arguments: Sequence[str]) -> tuple[list[str], str | None, str | None] | None:
+    """`(specs, --host, --hosts)` of a plain submit; None for anything else or whatever is not clear at once."""
+    specs: list[str] = []
+    values: dict[str, str] = {}
+    words = iter(arguments)
+    command = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in ("--host", "--hosts", "--set"):
+            values[name] = value if equals else next(words, "")
+        elif word in ("--json", "--timings", "--wait", "--follow", "--large"):
+            continue
+        elif word.startswith("-"):
+            return None
+        elif not command:
+            command = word
+        else:
+            specs.append(word)
+    if command != "submit" or not specs:
+        return None
+    return specs, values.get("--host"), values.get("--hosts")
+
+
+def _target(alias: str, options: Mapping[str, Any], cache: Path) -> HostTarget:
+    from jobrunner.transport.settings import HostTarget, TransportSettings
+
+    limits: dict[str, Any] = {name: float(options[name]) for name in _LIMITS}
+    return HostTarget.of(
+        alias,
+        ssh_config=options["ssh_config"],
+        address=options["address"],
+        root=options["root"],
+        python=options["python"],
+        settings=TransportSettings(cache=cache, **limits),
+    )
+
+
+def remember(home: Path, hosts_file: Path, environ: Mapping[str, str], sent: Iterable[tuple[Path, HostTarget]]) -> None:
+    """Keep as hints which target each spec file's jobs went to. Nothing goes wrong aloud."""
+    hints = _read(home)
+    key, stamp = _key(hosts_file, environ), _stamp(hosts_file)
+    old = hints.get(key)
+    where: dict[str, Any] = old if isinstance(old, dict) and old.get("stamp") == stamp else {"stamp": stamp}
+    before = json.dumps(where, sort_keys=True)
+    specs, targets = where.setdefault("specs", {}), where.setdefault("targets", {})
+    for path, target in sent:
+        specs.pop(os.path.abspath(path), None)
+        specs[os.path.abspath(path)] = target.alias
+        targets[target.alias] = {
+            "ssh_config": target.ssh_config,
+            "address": target.address,
+            "root": target.root,
+            "python": target.python,
+            **{name: getattr(target.settings, name) for name in _LIMITS},
+        }
+    where["specs"] = dict(list(specs.items())[-KEPT:])
+    if json.dumps(where, sort_keys=True) != before:
+        _write(home, {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})
+
+
+def _file(home: Path) -> Path:
+    return home / "cache" / "ahead.json"
+
+
+def _key(hosts_file: Path, environ: Mapping[str, str]) -> str:
+    return f"{os.path.abspath(hosts_file)}|{environ.get('JOBRUNNER_SSH_CONFIG', '')}"
+
+
+def _stamp(hosts_file: Path) -> list[int] | None:
+    try:
+        seen = os.stat(hosts_file)
+    except OSError:
+        return None
+    return [seen.st_mtime_ns, seen.st_size, seen.st_ino]
+
+
+def _read(home: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_file(home).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("v") == FORMAT else {}
+
+
+def _write(home: Path, hints: Mapping[str, Any]) -> None:
+    file = _file(home)
+    aside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside.write_text(json.dumps(hints), encoding="utf-8")
+        os.replace(aside, file)

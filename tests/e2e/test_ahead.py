@@ -1,0 +1,97 @@
+"""A submit that begins to connect before it has read anything: a hint, never a decision."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from jobrunner.service import ahead
+from tests.support.lab import Client, Lab
+
+pytestmark = pytest.mark.needs_sshd
+SPEC = "device: cpu\ncommand: 'true'\n"
+
+
+@pytest.fixture
+def client(lab: Lab, tmp_path: Path) -> Client:
+    client = Client(tmp_path / "client", lab)
+    client.submit(SPEC, "again")
+    return client
+
+
+def hints(client: Client) -> dict[str, object]:
+    return dict(json.loads((client.folder / "state" / "cache" / "ahead.json").read_text()))
+
+
+def logins(lab: Lab) -> int:
+    """Connections that sshd has let in so far."""
+    return lab.sshd.log.read_text().count("Accepted publickey")
+
+
+def test_the_second_submit_goes_ahead_over_one_connection(lab: Lab, client: Client) -> None:
+    before = logins(lab)
+    id_ = client.submit(SPEC, "again")
+    assert logins(lab) == before + 1
+    client.until(id_, "COMPLETED")
+
+
+def test_a_spec_that_has_become_wrong_is_refused_and_nothing_reaches_the_host(lab: Lab, client: Client) -> None:
+    before = {path.name for path in lab.root.glob("hosts/*/jobs/*")}
+    path = client.spec("device: cpu\ncommand: 'true'\ncolour: red\n", "again")
+    done = client.run("submit", str(path), code=2)
+    assert "colour" in done.stderr
+    assert {path.name for path in lab.root.glob("hosts/*/jobs/*")} == before
+
+
+def test_a_hosts_file_that_leads_elsewhere_now_is_followed(lab: Lab, client: Client, tmp_path: Path) -> None:
+    moved = Client(client.folder, lab, lab={"root": str(tmp_path / "other-root")})
+    id_ = moved.submit(SPEC, "again")
+    assert list((tmp_path / "other-root").glob(f"hosts/*/jobs/{id_}"))
+    assert not list(lab.root.glob(f"hosts/*/jobs/{id_}"))
+    moved.until(id_, "COMPLETED")
+
+
+def test_a_hint_that_leads_elsewhere_is_not_followed(lab: Lab, client: Client, tmp_path: Path) -> None:
+    file = client.folder / "state" / "cache" / "ahead.json"
+    file.write_text(file.read_text().replace(str(lab.root), str(tmp_path / "lie")))
+    id_ = client.submit(SPEC, "again")
+    assert list(lab.root.glob(f"hosts/*/jobs/{id_}"))
+    assert not (tmp_path / "lie" / "hosts").exists()
+    client.until(id_, "COMPLETED")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"v": 1, "x": 3}', '{"v": 2}'])
+def test_a_damaged_hint_costs_nothing_but_time(client: Client, text: str) -> None:
+    (client.folder / "state" / "cache" / "ahead.json").write_text(text)
+    client.until(client.submit(SPEC, "again"), "COMPLETED")
+    assert hints(client)["v"] == ahead.FORMAT
+
+
+def test_a_host_that_is_gone_is_told_once_and_soon(tmp_path: Path) -> None:
+    with Lab(tmp_path / "lab") as lab:
+        client = Client(tmp_path / "client", lab)
+        client.until(client.submit(SPEC, "again"), "COMPLETED")
+    began = time.monotonic()
+    done = client.run("submit", str(client.spec(SPEC, "again")), code=3)
+    assert time.monotonic() - began < 8
+    assert done.stderr.count("error:") == 1 and "refused" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["submit", "a.yaml"], (["a.yaml"], None, None)),
+        (["--json", "--hosts", "h.yaml", "submit", "a.yaml", "--host=x", "--wait"], (["a.yaml"], "x", "h.yaml")),
+        (["submit", "--set", "env.A=1", "a.yaml", "b.yaml"], (["a.yaml", "b.yaml"], None, None)),
+        (["submit", "a.yaml", "--dry-run"], None),
+        (["submit", "--help"], None),
+        (["submit"], None),
+        (["logs", "submit"], None),
+        (["wait", "x"], None),
+    ],
+)
+def test_what_counts_as_a_submit(words: list[str], found: object) -> None:
+    assert ahead._as_submit(words) == found
