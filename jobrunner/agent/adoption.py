@@ -39,8 +39,13 @@ class Adopter(Supervisor):
 
     def turn(self, seconds):
         Supervisor.turn(self, seconds)
-        if self.status is None and not self.members() and not stopping.containers_of(self):
+        if self.status is None and not self.command_lives():
             self.status = 0
+
+    def command_lives(self):
+        """True while the command itself runs, or its container: what it leaves behind does not keep a job alive."""
+        known = (self.command or {}).get("ticks") is not None
+        return bool((procs.alive(self.command) if known else self.members()) or stopping.containers_of(self))
 
     def outcome(self):
         return None, None, "unobserved", "it ended while no supervisor was its parent, so its exit code is not known"

@@ -213,9 +213,10 @@ class Viewer:
     def _start(self):
         numbers = self._attempts()
         wanted = self.request.get("attempt")
-        if wanted is not None:
+        if wanted:
             return wanted in numbers and self._begin(wanted)
-        return bool(numbers) and self._begin(numbers[-1])
+        # 0 is what a viewer was told who came before the first attempt: coming back, that is where he goes on.
+        return bool(numbers) and self._begin(numbers[0] if wanted == 0 else numbers[-1])
 
     def _next(self):
         later = [number for number in self._attempts() if number > self.attempt]

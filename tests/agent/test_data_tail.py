@@ -166,6 +166,17 @@ def test_coming_back_where_the_link_broke(host: AgentHost) -> None:
     assert view.all() == b"two\nthree\n"
 
 
+def test_coming_back_when_nothing_had_begun(host: AgentHost) -> None:
+    """The link broke before the first attempt: coming back, the viewer misses nothing of what was meanwhile."""
+    view = View(host.channel(), follow=True)
+    assert view.step() and view.heads[0]["attempt"] == 0
+    host.begin("job00001", 1, b"one\n")
+    host.begin("job00001", 2, b"two\n")
+    host.end("job00001", 2)
+    again = View(host.channel(), follow=True, attempt=0, offset=0)
+    assert again.all() == b"one\ntwo\n"
+
+
 def test_following_with_a_filter(host: AgentHost) -> None:
     folder = host.begin("job00001", 1, b"loss 1\nnoise\n")
     view = View(host.channel(), follow=True, grep="loss")

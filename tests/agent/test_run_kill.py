@@ -42,6 +42,18 @@ def test_supervisor_killed_job_lives(runs: Runs) -> None:
     assert of_job("akillsup2") == []
 
 
+def test_supervisor_and_command_killed_a_stray_lives(runs: Runs) -> None:
+    """What a command left behind does not keep its job alive: it is stopped, as if its supervisor had lived."""
+    runs.submit("akillstray", "setsid sleep 600 </dev/null >/dev/null 2>&1 & sleep 600; true", grace_s=1)
+    start = runs.running("akillstray")
+    until(lambda: len(of_job("akillstray")) >= 3, what="the stray runs")
+    kill(start["supervisor"]["pid"])
+    kill(start["command"]["pid"])
+    view = runs.final("akillstray")
+    assert (view["state"], view["reason"]) == ("LOST", "unobserved")
+    assert of_job("akillstray") == []
+
+
 def test_all_killed(runs: Runs) -> None:
     runs.submit("akillall1", "sleep 600")
     start = runs.running("akillall1")
