@@ -54,11 +54,12 @@ def only(name: str | None) -> Iterator[None]:
 
 
 def command(
-    app: typer.Typer, name: str, *, example: str, json: bool = True, group: str = ""
+    app: typer.Typer, name: str, *, example: str, json: bool = True, group: str = "", negative: bool = False
 ) -> Callable[[Function], Function]:
     """Register `function(out, …its own options)` as the command `name`. It returns an exit code, or None for 0.
 
     `example` closes its help. `json=False` for the one command that has no JSON. `group` is the outer command's name.
+    `negative`: an argument may be a negative number, so what looks like an unknown option is taken for one.
     """
     full_name = f"{group} {name}".strip()
 
@@ -87,7 +88,8 @@ def command(
         run.__annotations__ = {item.name: item.annotation for item in parameters}
         run.__name__ = function.__name__
         text = f"{inspect.getdoc(function)}\n\n\b\nExample:\n  {example}"
-        app.command(name, help=text, short_help=text.partition("\n")[0])(run)
+        settings = {"ignore_unknown_options": True} if negative else None
+        app.command(name, help=text, short_help=text.partition("\n")[0], context_settings=settings)(run)
         return function
 
     return register

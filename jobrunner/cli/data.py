@@ -80,8 +80,10 @@ def pull(
 def _pulled_text(out: Output, result: PullResult) -> None:
     if result.files:
         out.table(file_table(result.files))
-    total = sum(item.get("size") or 0 for item in result.files)
-    out.say(f"{plural(len(result.files), 'file')} ({size(total)}) in {result.to}")
+        total = sum(item.get("size") or 0 for item in result.files)
+        out.say(f"{plural(len(result.files), 'file')} ({size(total)}) in {result.to}")
+    elif not result.errors:
+        out.say(f"{result.row.id} has nothing to fetch so far: no outputs of its spec, nothing in JOBRUNNER_OUTPUT_DIR")
 
 
 def init(
@@ -104,7 +106,9 @@ def init(
 
 def schema(
     out: Output,
-    kind: Annotated[str, typer.Argument(metavar="spec|hosts", help="Of what.", show_default=False)] = "spec",
+    kind: Annotated[
+        str, typer.Argument(metavar="spec|hosts", help="Of what; default: spec.", show_default=False)
+    ] = "spec",
 ) -> int:
     """Print the JSON Schema of specs or hosts files, for editors."""
     from jobrunner.core import schema as core

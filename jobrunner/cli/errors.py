@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from jobrunner.cli.words import visible, visible_lines
+from jobrunner.cli.words import visible, visible_lines, with_local_times
 from jobrunner.core.errors import JobrunnerError, SpecError
 
 # Typer carries Click's exceptions along, from one package or another; this is the base of all of them.
@@ -33,7 +33,7 @@ def as_json(error: JobrunnerError) -> list[dict[str, str]]:
 def as_text(error: JobrunnerError) -> str:
     """An error as lines for standard error."""
     messages = [str(item) for item in error.problems] if isinstance(error, SpecError) else [error.message]
-    lines = [f"error: {visible_lines(message)}" for message in messages or [error.message]]
+    lines = [f"error: {visible_lines(with_local_times(message))}" for message in messages or [error.message]]
     if error.remedy:
         lines.append(f"→ {visible_lines(error.remedy)}")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ import typer
 from jobrunner.cli import output
 from jobrunner.cli.command import command
 from jobrunner.cli.hostviews import card_table, check_table, doctor_lines, host_table, removed_table, silent_hosts
-from jobrunner.cli.options import HostNames
+from jobrunner.cli.options import HostNames, SomeHosts
 from jobrunner.cli.output import Output
 from jobrunner.cli.views import job_table, plural
 from jobrunner.cli.words import size, visible
@@ -42,7 +42,7 @@ def check(out: Output, names: HostNames = None) -> int:
         return _print_hosts(out, result, lambda: out.table(check_table(result.hosts)))
 
 
-def drain(out: Output, names: HostNames = None) -> int:
+def drain(out: Output, names: SomeHosts = None) -> int:
     """Let none of my queued jobs start on these hosts. What runs goes on."""
     from jobrunner.service import hosts as service
 
@@ -51,7 +51,7 @@ def drain(out: Output, names: HostNames = None) -> int:
         return _print_hosts(out, result, lambda: _drained_text(out, result))
 
 
-def undrain(out: Output, names: HostNames = None) -> int:
+def undrain(out: Output, names: SomeHosts = None) -> int:
     """Let my queued jobs start on these hosts again."""
     from jobrunner.service import hosts as service
 
@@ -200,7 +200,8 @@ def adopt(out: Output, names: HostNames = None) -> int:
         def text() -> None:
             if result.rows:
                 out.table(job_table(result.rows, output.now()))
-            out.say(f"{plural(len(result.rows), 'job')}, {len(result.added)} of them new here")
+            if result.hosts_answered:
+                out.say(f"{plural(len(result.rows), 'job')}, {len(result.added)} of them new here")
 
         data = {"jobs": [row.as_json() for row in result.rows], "added": result.added}
         return out.result(data, result, text)
@@ -229,7 +230,11 @@ def _removed_text(out: Output, result: GcResult, dry_run: bool) -> None:
 
 def register(app: typer.Typer) -> None:
     """Register this module's commands."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Hosts: list, check, add, drain, undrain.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Hosts: list, check, add, drain, undrain.\n\n\b\nExample:\n  jobrunner hosts add npu-a",
+    )
     command(group, "ls", group="hosts", example="jobrunner hosts ls")(ls)
     command(group, "check", group="hosts", example="jobrunner hosts check npu-a mlu-b")(check)
     command(group, "add", group="hosts", example="jobrunner hosts add npu-a --address ml@10.0.0.5:2222")(add)

@@ -158,9 +158,11 @@ def silent_hosts(hosts: Iterable[Row]) -> list[str]:
 def doctor_lines(hosts: Iterable[Row]) -> list[tuple[str, str]]:
     """Checks as (line, style) pairs, host by host; what is wrong comes with its remedy."""
     lines: list[tuple[str, str]] = []
+    sums: list[tuple[str, str]] = []
     for host in hosts:
+        checks = host.get("checks") or []
         lines.append((visible(host.get("name")), "bold"))
-        for check in host.get("checks") or []:
+        for check in checks:
             ok = check.get("ok")
             mark, style = ("✓", "green") if ok else ("?", "yellow") if ok is None else ("✗", "red")
             found = check.get("found")
@@ -168,7 +170,16 @@ def doctor_lines(hosts: Iterable[Row]) -> list[tuple[str, str]]:
             lines.append((text, style))
             if not ok and check.get("remedy"):
                 lines.append((f"      → {visible(check['remedy'])}", ""))
-    return lines
+        sums.append(_summing_up(visible(host.get("name")), [check.get("ok") for check in checks]))
+    return [*lines, ("", ""), *sums]
+
+
+def _summing_up(name: str, verdicts: list[Any]) -> tuple[str, str]:
+    """One host's checks counted, for whoever sees only the last lines: `npu-a: 1 ✗ wrong, 2 ? to know, 40 ✓ fine`."""
+    wrong, open_ = verdicts.count(False), verdicts.count(None)
+    counts = [(wrong, "✗ wrong"), (open_, "? not known, or not there"), (len(verdicts) - wrong - open_, "✓ fine")]
+    text = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return f"{name}: {text or 'nothing was checked'}", "red" if wrong else "yellow" if open_ else "green"
 
 
 def removed_table(hosts: Iterable[Row]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import typer
 
 from jobrunner.cli import output
 from jobrunner.cli.command import command
-from jobrunner.cli.options import HostOption, Id, Ids
+from jobrunner.cli.options import HostOption, Id, Ids, TargetOption
 from jobrunner.cli.output import Output
 from jobrunner.cli.views import job_table, one_line, plural, upload_words, yaml_lines
 from jobrunner.cli.words import duration, numbers, or_dash, size, visible
@@ -31,7 +32,7 @@ WATCH_SECONDS = 2.0
 def submit(
     out: Output,
     specs: Annotated[list[Path], typer.Argument(metavar="SPEC", help="Job specs (YAML).", show_default=False)],
-    host: HostOption = None,
+    host: TargetOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -160,7 +161,9 @@ def bring_home(out: Output, session: Session, rows: Sequence[JobRow]) -> None:
 
 def ls(
     out: Output,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that ended long ago.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Of those that ended, too, all: not the newest 100.")
+    ] = False,
     states: Annotated[
         list[str] | None, typer.Option("--state", metavar="S", help="Only these states.", show_default=False)
     ] = None,
@@ -181,7 +184,7 @@ def ls(
             return service.list_jobs(session, all=everything, states=wanted, name=name, host=host, offline=offline)
 
         if not watch:
-            return _print_listing(out, look())
+            return _print_listing(out, look(), narrowed=bool(wanted or name or host))
         from jobrunner.cli.watch import watch_jobs
 
         return watch_jobs(out, look, every=WATCH_SECONDS, sleep=time.sleep)
@@ -199,22 +202,32 @@ def _state(word: str) -> JobState:
         raise UsageError(f"{visible(word)!r} is not a state", remedy=hint) from None
 
 
-def _print_listing(out: Output, result: Listing) -> int:
-    return out.result({"jobs": [row.as_json() for row in result.rows]}, result, lambda: _listing_text(out, result))
+def _print_listing(out: Output, result: Listing, *, narrowed: bool = False) -> int:
+    """`narrowed`: only some of the jobs were asked for."""
+
+    def text() -> None:
+        _listing_text(out, result, narrowed)
+
+    return out.result({"jobs": [row.as_json() for row in result.rows]}, result, text)
 
 
-def _listing_text(out: Output, result: Listing) -> None:
+def _listing_text(out: Output, result: Listing, narrowed: bool) -> None:
     if result.rows:
         out.table(job_table(result.rows, output.now(), result.notes))
     elif not result.errors:
-        out.say("no such jobs (jobrunner ls --all shows older ones)")
+        out.say(
+            "no such jobs"
+            if narrowed
+            else "no jobs yet (jobrunner submit sends one; jobrunner adopt HOST finds old ones)"
+        )
 
 
 def wait(
     out: Output,
     ids: Ids,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="T", help="Give up after 90s, 15m, 12h.", show_default=False)
+        str | None,
+        typer.Option("--timeout", metavar="T", help="Give up after this long: 90s, 15m, 12h, …", show_default=False),
     ] = None,
 ) -> int:
     """Wait until jobs are final.
@@ -247,14 +260,23 @@ def _wait_for(
         bring_home(out, session, result.rows)
     result = replace(result, errors=[*earlier, *result.errors])
     data = {"jobs": [row.as_json() for row in result.rows], "timed_out": result.timed_out}
-    return out.result(data, result, lambda: out.table(job_table(result.rows, output.now())))
+
+    def text() -> None:
+        out.table(job_table(result.rows, output.now()))
+        if result.timed_out:
+            out.say("the time limit of the waiting has passed; the jobs go on")
+
+    return out.result(data, result, text)
 
 
 def cancel(
     out: Output,
     ids: Ids,
     grace: Annotated[
-        str | None, typer.Option("--grace", metavar="T", help="Time between TERM and KILL.", show_default=False)
+        str | None,
+        typer.Option(
+            "--grace", metavar="T", help="Time between TERM and KILL; default: the spec's.", show_default=False
+        ),
     ] = None,
 ) -> int:
     """End jobs with all their processes, verified.
@@ -341,6 +363,8 @@ def attach(out: Output, word: Id) -> int:
     """
     from jobrunner.service import control
 
+    if os.environ.get("TMUX"):
+        out.say("you are in a tmux already: Ctrl-b Ctrl-b d leaves the job's terminal, Ctrl-b d your own")
     with out.session() as session:
         return control.attach(session, word)
 
@@ -354,5 +378,5 @@ def register(app: typer.Typer) -> None:
     command(app, "retry", example="jobrunner retry k3f9 --elsewhere")(retry)
     command(app, "hold", example="jobrunner hold k3f9")(hold)
     command(app, "release", example="jobrunner release k3f9")(release)
-    command(app, "priority", example="jobrunner priority k3f9 10")(priority)
+    command(app, "priority", example="jobrunner priority k3f9 10", negative=True)(priority)
     command(app, "attach", example="jobrunner attach k3f9", json=False)(attach)

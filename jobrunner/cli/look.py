@@ -24,7 +24,7 @@ from jobrunner.cli.views import (
     timeline,
     yaml_lines,
 )
-from jobrunner.cli.words import ago, lasted, local, numbers, or_dash, visible, visible_lines
+from jobrunner.cli.words import ago, lasted, local, numbers, or_dash, visible, visible_lines, with_local_times
 from jobrunner.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _row_facts(row: JobRow, evidence: str) -> list[tuple[str, str]]:
     def when(text: str | None) -> str:
         return f"{local(text)} ({ago(text, now)})" if text else "-"
 
-    cards = f" card {numbers(row.cards)}" if row.cards else ""
+    cards = f" card{'s' * (len(row.cards) > 1)} {numbers(row.cards)}" if row.cards else ""
     where = f"{row.host} ({row.device or '?'}{cards})" if row.host else ""
     return [
         ("host", where),
@@ -84,7 +84,7 @@ def _row_facts(row: JobRow, evidence: str) -> list[tuple[str, str]]:
         ("retry of", or_dash(row.retry_of)),
         ("sweep", or_dash(row.sweep)),
         ("schedule", or_dash(row.schedule)),
-        ("evidence", " / ".join(evidence.split("\n")) if evidence else ""),
+        ("evidence", with_local_times(" / ".join(evidence.split("\n"))) if evidence else ""),
     ]
 
 

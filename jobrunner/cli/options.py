@@ -44,9 +44,25 @@ HostNames = Annotated[
         metavar="HOST", help="Hosts; default: every known one.", show_default=False, autocompletion=complete_hosts
     ),
 ]
+SomeHosts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="HOST", help="Hosts.", show_default=False, autocompletion=complete_hosts),
+]
 HostOption = Annotated[
     str | None,
-    typer.Option("--host", metavar="H", help="A host.", show_default=False, autocompletion=complete_hosts),
+    typer.Option(
+        "--host", metavar="H", help="Only jobs of this host.", show_default=False, autocompletion=complete_hosts
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="H",
+        help="Where to: a host of the hosts file, or any SSH alias.",
+        show_default=False,
+        autocompletion=complete_hosts,
+    ),
 ]
 To = Annotated[
     Path | None,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jobrunner.service.results import Result
     from jobrunner.service.session import Session
 
-_PLAIN = {"→": "->", "…": "...", "·": "-", "✓": "ok", "✗": "x", "—": "-"}
+_PLAIN = {"→": "->", "…": "...", "·": "-", "✓": "ok", "✗": "x", "—": "-", "°": ""}
 
 
 def now() -> datetime:
@@ -41,8 +41,7 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
         raise error
     piece = error.object[error.start : error.end]
     text = "".join(
-        _PLAIN.get(char) or char.encode("ascii", "backslashreplace").decode("ascii") if ord(char) > 127 else char
-        for char in piece
+        _PLAIN[char] if char in _PLAIN else char.encode("ascii", "backslashreplace").decode("ascii") for char in piece
     )
     return text, error.end
 

@@ -12,7 +12,7 @@ from jobrunner.cli.language import locale_language
 from jobrunner.cli.logview import LogView
 from jobrunner.cli.output import Output, understands_escapes
 from jobrunner.cli.views import one_line
-from jobrunner.cli.words import visible
+from jobrunner.cli.words import visible, with_local_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
     terminal = out.terminal and understands_escapes()
     view = LogView(terminal=terminal)
     attempt: int | None = None
-    row, last = None, b""
+    row, last, evidence = None, b"", ""
     for piece in pieces:
         if piece.kind == "data":
             out.write(view.feed(piece.data), flush=True)
@@ -81,11 +81,13 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
                 out.say(f"--- attempt {piece.attempt} ---")
             attempt, last = piece.attempt, b""
         else:
-            row = _remark(out, piece, row)
+            row, evidence = _remark(out, piece, row), piece.evidence
     out.write(view.close(), flush=True)
     _farewell(out, row, follow)
+    if row is not None and not last and not follow:
+        _nothing_shown(out, row)
     if row is not None and attempt in (None, row.attempt):
-        _why_it_failed(out, row, last)
+        _why_it_failed(out, row, last, evidence)
     return row
 
 
@@ -112,14 +114,26 @@ def _farewell(out: Output, row: JobRow | None, follow: bool) -> None:
         out.say(one_line(row))
 
 
-def _why_it_failed(out: Output, row: JobRow, last: bytes) -> None:
-    """For a failed job, on standard error: what its log's end shows by the catalogue, and how to learn more."""
+def _nothing_shown(out: Output, row: JobRow) -> None:
+    """Silence explained, on standard error: nothing was printed (of what was asked for), or it has not begun."""
+    from jobrunner.core.states import JobState
+
+    if row.state is JobState.QUEUED and (row.attempt or 1) < 2:
+        out.say(f"{row.id} ({visible(row.name)}) has not begun: it is QUEUED (jobrunner why {row.id})")
+    else:
+        out.say(f"nothing to show of {row.id} ({visible(row.name)}), which is {row.state.value}")
+
+
+def _why_it_failed(out: Output, row: JobRow, last: bytes, evidence: str) -> None:
+    """For a failed job, on standard error: why its command never ran, what its log's end shows."""
     from jobrunner.core.states import JobState
 
     if row.state is not JobState.FAILED:
         return
     from jobrunner.service.catalogue import glance
 
+    if row.reason not in ("exit", "signal") and evidence:
+        out.say(with_local_times(evidence))
     for item in glance(row, last, out.hosts_file, locale_language()):
         out.say(visible(item["summary"]))
     out.say(f"jobrunner explain {row.id} says more")

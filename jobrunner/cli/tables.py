@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from jobrunner.cli.words import pad, shorten, visible, width
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GAP = "  "
+_FIRST = 100  # added to what an empty column `leaves` by
 _COMFORTABLE, _NARROWEST = 8, 4  # columns that a shortened cell keeps: while others can be left out, and at the end
 
 
@@ -57,7 +58,7 @@ class Table:
         """The table for a terminal so many columns wide."""
         from rich.text import Text
 
-        widths = fit(self.columns, self._natural_widths(), columns)
+        widths = fit(self._columns_by_worth(), self._natural_widths(), columns)
         heads = [Cell(column.title, "bold") for column in self.columns]
         text = Text(no_wrap=True)
         for line, row in enumerate([heads, *self.rows]):
@@ -70,6 +71,16 @@ class Table:
             for number, (piece, style) in enumerate(shown):
                 text.append(GAP if number else "").append(piece, style)
         return text
+
+    def _columns_by_worth(self) -> list[Column]:
+        """The columns; one that may be left out, or shortened, and tells nothing in any row is the first to leave."""
+        empty = [
+            bool(self.rows) and all(row[i].text in ("", "-") for row in self.rows) for i in range(len(self.columns))
+        ]
+        return [
+            replace(column, leaves=_FIRST + column.leaves) if none and (column.leaves or column.shrinks) else column
+            for column, none in zip(self.columns, empty, strict=True)
+        ]
 
     def _natural_widths(self) -> list[int]:
         texts = [[column.title, *(row[i].text for row in self.rows)] for i, column in enumerate(self.columns)]

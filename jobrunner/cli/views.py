@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.cli.tables import Cell, Column, Table
-from jobrunner.cli.words import ago, lasted, local, numbers, or_dash, size, visible, width
+from jobrunner.cli.words import ago, lasted, local, numbers, or_dash, size, visible, width, with_local_times
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 
@@ -49,7 +49,7 @@ def state_cell(row: JobRow) -> Cell:
 
 def row_note(row: JobRow, note: str, now: datetime) -> str:
     """What else a person should know of a row."""
-    parts = [note] if note else []
+    parts = [with_local_times(note)] if note else []
     if row.unreachable and not row.state.final:
         parts.insert(0, f"no answer, seen {ago(row.last_seen, now)}" if row.last_seen else "no answer")
     if row.cancel_requested_at and not row.state.final:
@@ -114,13 +114,21 @@ def attempts_table(attempts: Iterable[Mapping[str, Any]], now: datetime) -> Tabl
 
 
 def timeline(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A job's events, one a line, with whatever they carry."""
-    lines = []
-    for event in events:
-        more = [f"{key}={_short(value)}" for key, value in event.items() if key not in ("at", "kind", "v")]
-        line = "  ".join([local(event.get("at")), str(event.get("kind", "?")), " ".join(more)])
-        lines.append(f"  {visible(line).rstrip()}")
-    return lines
+    """A job's events, one a line, with whatever they carry; what is not known is left out."""
+    told = [(local(event.get("at")), str(event.get("kind", "?")), _more(event)) for event in events]
+    columns = max((width(visible(kind)) for _, kind, _ in told), default=0)
+    return [f"  {at}  {visible(kind):<{columns}}  {visible(more)}".rstrip() for at, kind, more in told]
+
+
+def _more(event: Mapping[str, Any]) -> str:
+    """What an event carries besides its time and kind: `attempt 1, cards 0-3`. Noted by the host needs no word."""
+    parts = []
+    for key, value in event.items():
+        if key in ("at", "kind", "v") or value is None or value == [] or (key, value) == ("source", "host"):
+            continue
+        words = numbers(value) if key == "cards" and isinstance(value, list) else with_local_times(_short(value))
+        parts.append(f"{key.replace('_', ' ')} {words}")
+    return ", ".join(parts)
 
 
 def _short(value: Any) -> str:
@@ -210,7 +218,7 @@ def upload_words(report: Mapping[str, Any]) -> str:
     if not whole:
         text += ", the others were there already"
     biggest = [f"{path} {size(count)}" for path, count in list(report.get("biggest") or [])[:3]]
-    if biggest and sent:
+    if biggest and sent and whole:
         text += "; biggest: " + ", ".join(biggest)
     if report.get("skipped"):
         text += f"; left out by rule: {_left_out(report['skipped'], report.get('left_out') or [])}"
@@ -226,16 +234,17 @@ def _left_out(count: int, entries: list[Mapping[str, Any]]) -> str:
 
 
 def findings_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Findings, the likeliest first, each with its evidence and what to do."""
+    """Findings, the likeliest first, each with its evidence and what to do; those of one line stand together."""
     lines: list[str] = []
+    short_before = True
     for item in findings:
-        if lines:
-            lines.append("")
-        lines.append(visible(item.get("summary") or item.get("code") or "?"))
-        for line in _evidence(item.get("evidence")):
-            lines.append(f"    {visible(line)}")
+        more = [f"    {visible(with_local_times(line))}" for line in _evidence(item.get("evidence"))]
         if item.get("remedy"):
-            lines.append(f"  → {visible(item['remedy'])}")
+            more.append(f"  → {visible(item['remedy'])}")
+        if lines and (more or not short_before):
+            lines.append("")
+        lines += [visible(with_local_times(str(item.get("summary") or item.get("code") or "?"))), *more]
+        short_before = not more
     return lines
 
 

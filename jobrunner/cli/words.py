@@ -113,6 +113,14 @@ def local(text: str | None) -> str:
     return "-" if instant is None else instant.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+_INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+def with_local_times(text: str) -> str:
+    """A sentence in which every contract's time is written in this machine's time zone, as `local` does."""
+    return _INSTANT.sub(lambda match: local(match.group()), text)
+
+
 def size(count: float | int | None) -> str:
     """Bytes in powers of 1,024: `512 B`, `3.4 MB`; `-` if unknown."""
     if count is None:

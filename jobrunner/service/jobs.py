@@ -57,22 +57,20 @@ def _ask(session: Session, host: str | None) -> Reconciled:
 
 
 def job_notes(session: Session, rows: Iterable[JobRow]) -> dict[str, str]:
-    """Per waiting or warned job, in a few words, what its state does not say."""
+    """Per waiting or warned job, in a few words, what its row does not say."""
     notes: dict[str, str] = {}
     for row in rows:
-        if row.state.final:
+        if row.state.final or row.unreachable or row.cancel_requested_at:
             continue
         detail = session.ledger.detail(row.id)
-        if row.unreachable:
-            notes[row.id] = f"no answer since {row.last_seen}" if row.last_seen else "no answer"
-        elif row.cancel_requested_at:
-            notes[row.id] = "cancel asked for"
-        elif detail.hold:
+        if detail.hold:
             notes[row.id] = "held"
         elif row.state is JobState.QUEUED and detail.not_before and detail.not_before > now():
-            notes[row.id] = f"retry at {detail.not_before[11:19]} UTC"
+            notes[row.id] = f"retry at {detail.not_before}"
         elif detail.warnings:
             notes[row.id] = str(detail.warnings[-1])
+        elif row.state is JobState.QUEUED and detail.priority:
+            notes[row.id] = f"priority {detail.priority}"
     return notes
 
 

@@ -12,6 +12,7 @@ from jobrunner.core.errors import AgentError, ConnectError, HostError, LinkLostE
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service.clock import now
+from jobrunner.service.jobs import evidence_text
 from jobrunner.service.reconcile import reconcile
 from jobrunner.service.results import LogPiece
 from jobrunner.service.session import Session
@@ -133,7 +134,8 @@ def _end(session: Session, host: dict[str, Any], row: JobRow, message: dict[str,
         session.ledger.apply_view(row.host, host["instance"], view, now())
     elif follow:
         reconcile(session, only=[row.id])
-    return LogPiece("end", row=session.ledger.get(row.id))
+    detail = session.ledger.detail(row.id)
+    return LogPiece("end", row=detail.row, evidence=evidence_text(detail.evidence))
 
 
 def _as_error(error: dict[str, Any], row: JobRow) -> HostError | NotFoundError:

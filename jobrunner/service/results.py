@@ -93,9 +93,9 @@ class WaitResult(Result):
     @property
     def exit_code(self) -> int:
         """124 if the limit passed, 1 if a job did not complete, else what the errors call for."""
-        code = super().exit_code
-        if code == 0 and self.timed_out:
+        if self.timed_out:
             return 124
+        code = super().exit_code
         if code == 0 and any(row.state is not JobState.COMPLETED for row in self.rows):
             return 1
         return code
@@ -126,7 +126,7 @@ class LogPiece:
     `data`     `data` holds raw bytes of the current attempt's log
     `attempt`  `attempt` is the number of the attempt whose bytes come next; `offset` where they start, `size` its log's
     `note`     `note` is a sentence for standard error: `link lost, reconnecting`
-    `end`      `row` is the job as last seen; final unless only the log so far was asked for
+    `end`      `row` is the job as last seen, final unless only the log so far was asked for; `evidence` for its state
     """
 
     kind: Literal["data", "attempt", "note", "end"]
@@ -136,6 +136,7 @@ class LogPiece:
     size: int | None = None
     note: str = ""
     row: JobRow | None = None
+    evidence: str = ""
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,10 @@ class Fake:
             "data.pull": results.PullResult(
                 row=DONE, to="/out", files=[{"path": "m.json", "size": 5, "sha256": "cd" * 32}]
             ),
+            "data.pull_as_asked": None,
             "explain.why": results.Findings(row=ROW, findings=[FINDING]),
             "explain.explain": results.Findings(row=DONE, findings=[FINDING]),
-            "adopt.adopt": results.AdoptResult(rows=[ROW], added=[ROW.id]),
+            "adopt.adopt": results.AdoptResult(rows=[ROW], added=[ROW.id], hosts_asked=1, hosts_answered=1),
             "gc.gc": results.GcResult(
                 hosts=[{"name": "npu-a", "removed": [{"path": "jobs/x", "bytes": 2048, "why": "old"}], "bytes": 2048}]
             ),

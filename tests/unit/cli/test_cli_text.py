@@ -102,7 +102,7 @@ def test_show(cli):
         1  2026-11-30 09:40:00  2 h 5 min  -      exit 3
 
         timeline
-          2026-11-30 09:40:00  started  cards=[0]
+          2026-11-30 09:40:00  started  cards 0
 
         checkpoints
         NAME            STEP    SIZE  WRITTEN    STATE     METRICS        PULLED TO
@@ -145,6 +145,8 @@ def test_doctor_and_why(cli):
               → free some
           ? driver
               → ask
+
+        npu-a: 1 ✗ wrong, 1 ? not known, or not there, 1 ✓ fine
         """
     )
     assert cli("why", "k3").out == golden(
