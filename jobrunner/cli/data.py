@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,8 @@ def init(
     else:
         for path in written:
             out.line(f"wrote {visible(path)}")
+        spec = shlex.quote(str(folder / "job.yaml"))
+        out.say(f"now: jobrunner submit {spec} --host ALIAS --follow (ALIAS: a host of your SSH configuration)")
     return 0
 
 

@@ -30,7 +30,13 @@ def ls(out: Output) -> int:
 
     with out.session() as session:
         result = service.ls(session)
-        return _print_hosts(out, result, lambda: out.table(host_table(result.hosts, output.now())))
+
+        def text() -> None:
+            out.table(host_table(result.hosts, output.now()))
+            there = "" if session.hosts_file.exists() else " (not there yet; `jobrunner hosts add` writes it)"
+            out.say(f"hosts file: {session.hosts_file}{there}")
+
+        return _print_hosts(out, result, text)
 
 
 def check(out: Output, names: HostNames = None) -> int:
@@ -71,7 +77,7 @@ def _print_hosts(out: Output, result: HostsResult, text: Callable[[], None]) -> 
         if result.hosts:
             text()
         elif not result.errors:
-            out.say("no hosts are known (jobrunner init writes a hosts file; any SSH alias will do)")
+            out.say("no hosts are known yet: jobrunner hosts add ALIAS, with an alias of your SSH configuration")
 
     return out.result({"hosts": result.hosts}, result, write)
 

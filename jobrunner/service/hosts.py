@@ -192,7 +192,7 @@ def write_down(session: Session, alias: str, address: str | None) -> str | None:
     path: Path = session.hosts_file
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = text.splitlines()
-    entry = f"  {json.dumps(alias)}:" + (f" {{address: {json.dumps(address)}}}" if address else "")
+    entry = f"  {_yaml(alias)}:" + (f" {{address: {_yaml(address)}}}" if address else "")
     if "hosts:" in lines:
         lines.insert(lines.index("hosts:") + 1, entry)
     elif not any(line.lstrip().startswith("hosts:") for line in lines):
@@ -207,6 +207,12 @@ def write_down(session: Session, alias: str, address: str | None) -> str | None:
     aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     aside.replace(path)
     return str(path)
+
+
+def _yaml(text: str) -> str:
+    """A text as YAML: as it is where that is a word beyond doubt, else quoted."""
+    plain = text[:1].isalpha() and text.isascii() and all(sign.isalnum() or sign in "-_.@" for sign in text)
+    return text if plain and text.lower() not in ("true", "false", "null") else json.dumps(text)
 
 
 def drain(session: Session, names: Sequence[str]) -> HostsResult:

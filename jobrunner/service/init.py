@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from jobrunner.core.errors import UsageError
+from jobrunner.service.session import default_hosts_file
 
 _SPEC = """\
 # What to run, and what it needs. `jobrunner submit job.yaml --dry-run` checks it and sends nothing.
@@ -24,8 +26,10 @@ outputs: [metrics.json]      # what `jobrunner pull` fetches
 """
 
 _HOSTS = """\
-# Hosts that jobrunner may use, by their SSH alias. Copy this to the place that `jobrunner hosts ls` names,
-# or point JOBRUNNER_HOSTS at it. Any alias of your SSH configuration works without an entry, too.
+# Hosts that jobrunner may use, by their SSH alias. An example: nothing reads it here. It counts at
+#   HOSTS_FILE
+# (where `jobrunner hosts add` writes, too), or wherever --hosts or JOBRUNNER_HOSTS points.
+# It is not needed for `--host ALIAS`, with any alias of your SSH configuration.
 hosts:
   npu-a:
     # address: user@10.0.0.5:22   # if your SSH configuration does not know the alias
@@ -34,19 +38,33 @@ hosts:
 """
 
 _SCRIPT = """\
+import argparse
+import json
 import os
 import time
 
-cards = os.environ.get("JOBRUNNER_CARDS", "")
-print("cards:", cards or "none", flush=True)
+options = argparse.ArgumentParser()
+options.add_argument("--epochs", type=int, default=3)
+epochs = options.parse_args().epochs
+
+print("cards:", os.environ.get("JOBRUNNER_CARDS") or "none", flush=True)
+first = 1
+resume_from = os.environ.get("JOBRUNNER_RESUME_FROM")  # set when there is a checkpoint to go on from
+if resume_from:
+    with open(resume_from) as file:
+        first = json.load(file)["epoch"] + 1
+    print(f"going on from epoch {first - 1}", flush=True)
+
 os.makedirs("ckpt", exist_ok=True)
-for epoch in range(3):
-    time.sleep(1)
-    print(f"epoch={epoch} loss={1 / (epoch + 1):.4f}", flush=True)
-    with open(f"ckpt/epoch-{epoch}.pt", "w") as file:
-        file.write(f"your model after epoch {epoch}\\n")
+for epoch in range(first, epochs + 1):
+    time.sleep(1)  # your training
+    loss = 1 / epoch
+    print(f"epoch={epoch} loss={loss:.4f}", flush=True)
+    with open(f"ckpt/epoch-{epoch}.pt.part", "w") as file:
+        json.dump({"epoch": epoch, "loss": loss}, file)  # your torch.save
+    os.replace(f"ckpt/epoch-{epoch}.pt.part", f"ckpt/epoch-{epoch}.pt")  # whole or not there at all
 with open("metrics.json", "w") as file:
-    file.write('{"loss": 0.33}\\n')
+    json.dump({"loss": 1 / epochs}, file)
 """
 
 
@@ -55,7 +73,8 @@ def init(folder: Path) -> list[Path]:
 
     Raises UsageError, writing nothing, if one of the two is there already.
     """
-    files = {folder / "job.yaml": _SPEC, folder / "hosts.yaml": _HOSTS}
+    example = _HOSTS.replace("HOSTS_FILE", str(default_hosts_file(os.environ)))
+    files = {folder / "job.yaml": _SPEC, folder / "hosts.yaml": example}
     there = [str(path) for path in files if path.exists()]
     if there:
         raise UsageError(

@@ -172,6 +172,7 @@ def remember_host(session: Session, alias: str, answer: Mapping[str, Any]) -> No
         "hostname": host.get("hostname"),
         "machine_id": host.get("machine_id"),
         "agent": host.get("agent"),
+        "last_seen": now(),
     }
     if "drained" in answer:
         changes["drained"] = bool(answer["drained"])

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import HostError, NotFoundError, UsageError
+from jobrunner.core.errors import HostError, LinkLostError, NotFoundError, UsageError
 from jobrunner.core.ids import new_id
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
@@ -77,7 +77,7 @@ def _here(session: Session, row: JobRow, detail: Any, fresh: bool) -> SubmitResu
         try:
             answer = link.request("clone", id=row.id, request=request, secrets=secrets, resume=not fresh)
         except HostError as error:
-            if error.code not in ("link_lost", "connect"):
+            if not isinstance(error, LinkLostError):
                 session.ledger.delete_unsent(job_id)
             raise
         session.ledger.apply_views(row.host, link.host_facts["instance"], answer["jobs"], now())
@@ -114,6 +114,11 @@ def _elsewhere(session: Session, row: JobRow, detail: Any) -> SubmitResult:
     try:
         session.ledger.insert_staging(new, request, f"retry:{row.id}:{job_id}", detail.code_digest, me.as_json())
         staging.stage(session, host, [{"request": request, "secrets": secrets}], tree)
+    except LinkLostError:
+        raise  # the row stays: nobody knows yet whether the host has the job
+    except (HostError, UsageError):
+        session.ledger.delete_unsent(job_id)
+        raise
     finally:
         me.close()
     return SubmitResult(rows=[session.ledger.get(job_id)], warnings=session.warnings, hosts_asked=1, hosts_answered=1)

@@ -174,9 +174,12 @@ class Session:
             self.links.link(alias)
 
     def known_aliases(self) -> list[str]:
-        """Hosts of the hosts file, then those that the ledger has met, in that order."""
+        """Hosts of the hosts file, then those that the ledger has met, in that order.
+
+        A name that never answered (a typing mistake, perhaps) has not been met.
+        """
         names = list(self.hosts.hosts)
-        names += [host.alias for host in self.ledger.hosts() if host.alias not in names]
+        names += [host.alias for host in self.ledger.hosts() if host.instance and host.alias not in names]
         return names
 
     def choose_hosts(self, wanted: list[str] | None) -> list[str]:

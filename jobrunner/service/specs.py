@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobrunner.core.errors import Problem, SecretError, SpecError
+from jobrunner.core.errors import NotFoundError, Problem, SecretError, SpecError, UsageError
 from jobrunner.core.hosts import HostsFile
 from jobrunner.core.spec import JobSpec
 from jobrunner.core.specdoc import SpecDocument, read_spec
 from jobrunner.core.words import nearest
 from jobrunner.core.yamldoc import MAX_CHARACTERS, decode
+
+_NO_JOB = "no_such_job"
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,25 @@ def load_specs(
     environ: Mapping[str, str],
     secrets_file: Path | None,
     hosts: HostsFile,
+    find_job: Callable[[str], object] | None = None,
 ) -> list[LoadedSpec]:
     """Read every spec; one SpecError holds all problems of all of them. Nothing is sent and nothing is run.
 
-    Secrets are taken from `environ`, else from `secrets_file`. If nothing but secrets is missing, the error's code is
-    `secret_missing`.
+    Secrets are taken from `environ`, else from `secrets_file`. `find_job` raises NotFoundError or UsageError for a word
+    of `after` that means no job. If nothing but secrets (or jobs) is missing, the error's code is `secret_missing`
+    (`no_such_job`, exit code 5).
     """
     problems: list[Problem] = []
     vault = _Vault(environ, secrets_file)
-    loaded = [_load(path, overrides, vault, hosts, problems) for path in paths]
+    loaded = [_load(path, overrides, vault, hosts, find_job, problems) for path in paths]
     problems += vault.problems
     if problems:
         error = SpecError(list(dict.fromkeys(problems)), remedy=vault.remedy)
-        if all(problem.code == SecretError.default_code for problem in problems):
-            error.code = SecretError.default_code
+        codes = {problem.code for problem in problems}
+        if codes <= {SecretError.default_code} or codes == {_NO_JOB}:
+            error.code = codes.pop()
+        if error.code == _NO_JOB:
+            error.exit_code, error.remedy = NotFoundError.exit_code, "see `jobrunner ls --all`, or `jobrunner adopt`"
         raise error
     return [spec for spec in loaded if spec is not None]
 
@@ -66,7 +73,12 @@ def take_secrets(names: Sequence[str], environ: Mapping[str, str], secrets_file:
 
 
 def _load(
-    path: Path, overrides: Sequence[str], vault: _Vault, hosts: HostsFile, problems: list[Problem]
+    path: Path,
+    overrides: Sequence[str],
+    vault: _Vault,
+    hosts: HostsFile,
+    find_job: Callable[[str], object] | None,
+    problems: list[Problem],
 ) -> LoadedSpec | None:
     text = _read(path)
     if isinstance(text, Problem):
@@ -78,7 +90,7 @@ def _load(
         problems += document.problems
         return None
     code_dir = None if spec.code is None else base / Path(spec.code.path).expanduser()
-    found = _host_problems(document, spec, hosts)
+    found = _host_problems(document, spec, hosts) + _after_problems(document, spec, find_job)
     if "code" not in document.broken:
         found += _code_problems(document, spec, code_dir)
     secrets: dict[str, str] = {}
@@ -96,17 +108,26 @@ def _load(
 
 
 def _read(path: Path) -> str | Problem:
+    if path.suffix in (".py", ".sh"):
+        text = "this is a script; submit takes a spec, the YAML file that says how to run it"
+        return Problem(str(path), None, None, text, _spec_in(path.parent))
     try:
         with path.open("rb") as handle:
             data = handle.read(4 * MAX_CHARACTERS + 4)
     except FileNotFoundError:
         return Problem(str(path), None, None, "there is no such file", _near_file(path.parent, path.name))
     except IsADirectoryError:
-        return Problem(str(path), None, None, "this is a folder; name the spec file in it")
+        return Problem(str(path), None, None, "this is a folder; name the spec file in it", _spec_in(path))
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error)
         return Problem(str(path), None, None, f"the file cannot be read: {said}")
     return decode(data, str(path))
+
+
+def _spec_in(folder: Path) -> str:
+    """The one YAML file of a folder that can be a spec; empty if there are none or several."""
+    found = [path for path in folder.glob("*.y*ml") if path.name != "hosts.yaml"]
+    return str(found[0]) if len(found) == 1 else ""
 
 
 def _stem(path: Path) -> str:
@@ -129,7 +150,7 @@ def _code_problems(document: SpecDocument, spec: JobSpec, code_dir: Path | None)
     try:
         if not code_dir.is_dir():
             kind = "is not a folder" if code_dir.exists() else "does not exist"
-            return [document.problem_at(at, f"code: the folder {code_dir} {kind}")]
+            return [document.problem_at(at, f"code: the folder {os.path.normpath(code_dir)} {kind}")]
     except (OSError, ValueError) as error:
         return [document.problem_at(at, f"code: the folder cannot be looked at: {error}")]
     if spec.script is None or (code_dir / spec.script).is_file():
@@ -152,6 +173,20 @@ def _host_problems(document: SpecDocument, spec: JobSpec, hosts: HostsFile) -> l
     ]
 
 
+def _after_problems(document: SpecDocument, spec: JobSpec, find_job: Callable[[str], object] | None) -> list[Problem]:
+    """Words of `after` that mean no job that is known here."""
+    if find_job is None:
+        return []
+    found = []
+    for place, item in enumerate(spec.after):
+        try:
+            find_job(item.job)
+        except (NotFoundError, UsageError) as error:
+            code = _NO_JOB if isinstance(error, NotFoundError) else error.code
+            found.append(document.problem_at(("after", place), f"after: {error.message.rstrip('.')}", code=code))
+    return found
+
+
 def _loose(name: str) -> str:
     return "".join(sign for sign in name.lower() if sign not in "-_. ")
 
@@ -162,7 +197,8 @@ class _Vault:
     def __init__(self, environ: Mapping[str, str], file: Path | None) -> None:
         self.file = file
         self.problems: list[Problem] = []
-        self.remedy = ""
+        self.missing: list[str] = []
+        self._refused = ""
         self._environ = environ
         self._from_file: dict[str, str] | None = None
 
@@ -172,9 +208,18 @@ class _Vault:
             return self._environ[name]
         if self._from_file is None:
             self._from_file = self._read_file()
-        if name not in self._from_file and not self.remedy:
-            self.remedy = f"set {name} in the environment" + (f", or add it to {self.file}" if self.file else "")
+        if name not in self._from_file and name not in self.missing:
+            self.missing.append(name)
         return self._from_file.get(name)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a refused file, else about all that is missing; empty if nothing is."""
+        if self._refused or not self.missing:
+            return self._refused
+        names = " and ".join(self.missing)
+        them = "it" if len(self.missing) == 1 else "them"
+        return f"set {names} in the environment" + (f", or add {them} to {self.file}" if self.file else "")
 
     def _read_file(self) -> dict[str, str]:
         if self.file is None:
@@ -189,7 +234,7 @@ class _Vault:
             refusal, data = f"the file cannot be read: {error.strerror}", b""
         if refusal:
             self.problems.append(Problem(str(self.file), None, None, refusal, code="secrets_file"))
-            self.remedy = f"chmod 600 {self.file}"
+            self._refused = f"chmod 600 {self.file}"
             return {}
         return self._lines(data)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import HostError, LinkLostError
+from jobrunner.core.errors import ConnectError, HostError, LinkLostError
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import remember_host
 from jobrunner.service.session import Session
@@ -91,10 +91,20 @@ def stage(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
 
     Begun anew after a cut link. Raises LinkLostError if it stays cut: the host may or may not have the jobs.
     """
+    cut: LinkLostError | None = None
     for left in reversed(range(TRIES)):
         try:
             return _once(session, alias, jobs, tree)
+        except ConnectError as error:
+            if cut is None:
+                raise
+            raise LinkLostError(
+                f"the link to {alias} was lost while sending, and now: {error.message}",
+                host=alias,
+                remedy="run the same command again when it answers: whatever reached the host is kept",
+            ) from error
         except LinkLostError as error:
+            cut = error
             session.links.forget(alias)
             if not left:
                 raise

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError, UsageError
+from jobrunner.core.errors import (
+    AuthError,
+    ConnectError,
+    HostError,
+    HostKeyError,
+    JobrunnerError,
+    LinkLostError,
+    UsageError,
+)
 from jobrunner.core.ids import new_id
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
@@ -29,6 +37,10 @@ if TYPE_CHECKING:
     from jobrunner.core.placement import Placement
     from jobrunner.service.specs import LoadedSpec
     from jobrunner.upload import Tree
+
+
+NOT_REACHED = (ConnectError, HostKeyError, AuthError)
+"""Errors after which the host has been told nothing."""
 
 
 @dataclass
@@ -64,6 +76,7 @@ def submit(
             environ=session.environ,
             secrets_file=session.secrets_file,
             hosts=session.hosts,
+            find_job=lambda word: session.ledger.resolve(word),
         )
     with ThreadPoolExecutor(max_workers=2) as pool:
         reading = pool.submit(_read_code, session, loaded, large)
@@ -212,11 +225,12 @@ def _stage_all(session: Session, shipments: list[Shipment]) -> dict[tuple[str, i
         jobs = [{"request": item.request, "secrets": item.loaded.secrets} for item in group]
         try:
             return staging.stage(session, first.host, jobs, first.tree)
-        except (LinkLostError, ConnectError) as error:
+        except LinkLostError as error:
             return error  # the rows stay: nobody knows yet whether the host has the jobs
         except (HostError, UsageError) as error:
             for item in group:
-                session.ledger.delete_unsent(item.id)
+                if not (item.resumed and isinstance(error, NOT_REACHED)):  # an earlier submit may have brought it there
+                    session.ledger.delete_unsent(item.id)
             return error
 
     with ThreadPoolExecutor(max_workers=min(16, len(groups))) as pool:

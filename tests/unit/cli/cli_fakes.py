@@ -98,6 +98,7 @@ class FakeSession:
         self.timings = Timings()
         self.timings.add("connect", 0.0125)
         self.home = Path("/nowhere")
+        self.hosts_file = Path("/nowhere/hosts.yaml")
 
     def __enter__(self) -> FakeSession:
         return self
