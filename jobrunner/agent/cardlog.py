@@ -127,7 +127,7 @@ def _jobs_to_blame(telling, index, last, indexes):
     return dead_on >= max(1, min(2, len(indexes) - 1))
 
 
-def text(aside, now, stamp):
+def text(aside, stamp):
     """Why such a card is not given, for a person; `stamp` makes a time of seconds. Pure."""
     return (
         "set aside until {}: the last jobs on it ({}) died at their start; `jobrunner hosts undrain` ends that".format(

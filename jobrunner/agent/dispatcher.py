@@ -23,7 +23,6 @@ from . import (
     situation,
     starts,
     succession,
-    usage,
     yielding,
 )
 from .layout import Layout, lock_name

@@ -2,11 +2,11 @@
 
 import os
 
-from . import dispatcher, files, queue, situation
+from . import cardlog, dispatcher, files, queue, situation
 
 
 def run(session, request):
-    """Operation `drain`: on or off; `drained` says how it is now."""
+    """Operation `drain`: on or off; `drained` says how it is now. Off also takes back cards that were set aside."""
     layout = session.layout
     path = os.path.join(layout.home, b"drain")
     if request.get("on"):
@@ -17,6 +17,7 @@ def run(session, request):
             os.unlink(path)
         except FileNotFoundError:
             pass
+        cardlog.forget(layout)
     queue.wake(layout)
     dispatcher.ensure_running(layout)
     return {"drained": situation.drained(layout)}

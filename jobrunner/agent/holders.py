@@ -68,7 +68,7 @@ def process(inode):
 
 
 def described(inode, uid):
-    """A sentence's end about who holds a name that no job is shown for: user, uid, process, as far as they are found."""
+    """Who holds a name that no job is shown for, for a person: user, uid, process, as far as they are found."""
     words = "{} (uid {})".format(share.user_name(uid), uid) if uid is not None else "somebody"
     found = process(inode)
     if found:

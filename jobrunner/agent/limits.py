@@ -1,4 +1,4 @@
-"""What stands against a job's start before cards are looked at: its own conditions, and limits of the hosts file. Pure."""
+"""What stands against a job before cards are looked at: its own conditions, and limits of the hosts file. Pure."""
 
 
 def default_cpu_jobs(cores):

@@ -49,12 +49,11 @@ def unused(report):
 
 
 def read(layout, device, timeout_s=TOOL_LIMIT_S):
-    """Ask the tool now (slow, big in memory): the full report without processes that are gone, kept for `look`."""
-    from . import cards, stray
+    """Ask the tool now (slow, big in memory): the full report, kept for `look`."""
+    from . import cards
 
     began = time.time()
     report = cards.read_cards(device, timeout_s)
-    report = stray.without(report, stray.gone(report))
     if report.get("cards"):
         files.make_dir(layout.home)
         files.write_json(report_path(layout, report["device"]), {"at": began, "report": report}, sync=False)
@@ -71,7 +70,9 @@ def take(layout, device, count):
     running = jobs.running(layout)
     owned = stray.owners(layout, running, report)
     leased = {index for _, start in running if start.get("device") == device for index in start.get("cards") or ()}
-    leased |= cardlog.freed_lately(cardlog.read(layout, device), time.time(), values["linger_s"])
+    lately = cardlog.freed_lately(cardlog.read(layout, device), time.time(), values["linger_s"])
+    report = stray.without(report, stray.gone(report), lately)
+    leased |= lately
     judged, healthy = cards.judge(report, [], {}, values), cards.judge(unused(report), [], {}, values)
     table = compact(report, leased, owned, judged, healthy)
     stray.inspect(layout, report, running, owned)
@@ -135,7 +136,7 @@ class Readings:
         return {index for index in self._good(last) if card_name(device, index) not in held_names}
 
     def _good(self, last):
-        """What a reading shows as idle or ours, and nobody else has had since. Where no tool is asked, leases decide."""
+        """What a reading shows as idle or ours, and nobody else has had since. With no tool, leases decide."""
         return {
             index
             for index, card in last["cards"].items()

@@ -1,5 +1,5 @@
-"""What a user may set about cards on the host itself: `<root>/settings.json`, and for one machine `settings.json` in its
-instance's folder, which wins. An ill-formed value is passed over, and said in the card report's warnings.
+"""What a user may set about cards on the host itself: `<root>/settings.json`, and for one machine `settings.json` in
+its instance's folder, which wins. An ill-formed value is passed over, and said in the card report's warnings.
 """
 
 import os

@@ -45,7 +45,7 @@ def _open_to_all(path):
         return
     try:
         if os.fstat(handle).st_uid == os.getuid():
-            os.fchmod(handle, 0o755)  # noqa: S103 - the others are to read it, whatever our umask is
+            os.fchmod(handle, 0o755)  # the others are to read it, whatever our umask is
     finally:
         os.close(handle)
 

@@ -154,16 +154,16 @@ def choose(device, free, count, cards):
     return order.any_cards(device, free, count, cards)
 
 
-def gather(layout, entries, free, running, passed=(), now=None, cards=None, values=None):
+def gather(layout, entries, free, running, passed=(), now=None, cards=None, values=None, always=False):
     """`(Situation, why of the unready)` for entries of the queue, the free cards by device, and all cards by device.
 
-    `values` are the host's settings.
+    `values` are the host's settings. Colleagues are looked at where one's own jobs want cards, or `always`.
     """
     now = time.time() if now is None else now
     if values:
         entries = [_with_settings(entry, values) for entry in entries]
     waiting, why = ready(layout, entries, now)
-    compete = any(entry["cards"] for entry in waiting)
+    compete = always or any(entry["cards"] for entry in waiting)
     situation = order.Situation(
         waiting,
         colleagues(now) if compete else (),

@@ -161,7 +161,7 @@ def _views(layout, ids):
 
 def commit(layout, fresh, existing):
     """Publish `[(job, entries)]`, queue what is not queued, start the dispatcher; the answer of `stage` and `clone`."""
-    from . import dispatcher, queue, settle
+    from . import dispatcher, jobs, queue, settle
 
     environ = session_environ()
     shared = {}
@@ -178,11 +178,23 @@ def commit(layout, fresh, existing):
         _sync(layout.jobs)
     for job in made:
         queue.enqueue(layout, job["request"]["id"], job["request"], attempt=1)
+    if any(jobs.run_of(job["request"]).get("device") not in (None, "cpu") for job in made):
+        _warn_of_never(layout, made)
     for job_id in existing:
         settle.settle(layout, job_id)
     dispatcher.ensure_running(layout)
     ids = [job["request"]["id"] for job in made] + existing
     return {"jobs": _views(layout, ids), "existed": existing}
+
+
+def _warn_of_never(layout, made):
+    """Cards that were looked at before may show that a job can never start here: said at once."""
+    from . import fitting, queue
+
+    try:
+        fitting.warn_of_never(layout, [queue.entry_for(job["request"], 1, clock.stamp()) for job in made])
+    except (OSError, TypeError, ValueError, KeyError):
+        pass  # a warning is no reason to fail a submit that is done
 
 
 def _build(layout, job, entries, environ, shared):

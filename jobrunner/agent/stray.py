@@ -14,7 +14,7 @@ FRESH_S = 3.0  # a reading of the tool that is not older serves
 
 
 def gone(report, proc=b"/proc"):
-    """The pids of a report that are surely of no living process: a tool that lags shows them for a while."""
+    """The pids of a report that are surely of no living process here: a tool that lags shows them for a while."""
     from .accelerators.seen import own_pid_space
 
     if not own_pid_space(proc):
@@ -32,10 +32,10 @@ def _lives(pid):
     return True
 
 
-def without(report, pids):
-    """The report without the processes of those pids. Pure."""
+def without(report, pids, indexes):
+    """The report without the processes of those pids on some cards (those that we had a moment ago). Pure."""
     cards = [
-        dict(card, processes=[process for process in card["processes"] if process["pid"] not in pids])
+        dict(card, processes=[p for p in card["processes"] if p["pid"] not in pids or card["index"] not in indexes])
         for card in report["cards"]
     ]
     return dict(report, cards=cards)
@@ -107,9 +107,10 @@ def warn(layout, found):
 
 
 def inspect(layout, report, running=None, owned=None):
-    """Warn the jobs that a report of the cards (ghosts removed) has something to say about."""
+    """Warn the jobs that a report of the cards has something to say about; processes that are gone say nothing."""
     running = jobs.running(layout) if running is None else running
     if running and report.get("cards"):
+        report = without(report, gone(report), {card["index"] for card in report["cards"]})
         warn(layout, strays(report, owners(layout, running, report) if owned is None else owned, running))
 
 

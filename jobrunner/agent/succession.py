@@ -6,7 +6,7 @@ from . import jobs, procs, starts
 
 
 def successor(entries, own=jobs.FORMAT):
-    """The hash of the agent that has to take over: the one named by the entry of the newest format; None for none. Pure.
+    """The hash of the agent that has to take over: what the entry of the newest format names. None for none. Pure.
 
     Formats are whole numbers that only grow; an agent reads its own and all older ones.
     """
@@ -25,7 +25,7 @@ def _format(entry):
 
 
 def hand_over(layout, entries, lock, children=()):
-    """Exec the newer agent's dispatcher, which keeps our lock and our children; returns where none is needed or there."""
+    """Exec the newer agent's dispatcher, which keeps our lock and children. Returns if none is needed, or is here."""
     named = successor(entries)
     if named == procs.agent_place()[2]:
         return

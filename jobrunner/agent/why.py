@@ -1,6 +1,6 @@
-"""Why a job waits: one sentence about its turn, and one about each card that it cannot have."""
+"""Why a job waits: a sentence about its turn, one about its place, and one about each card that it could have."""
 
-from . import dispatcher, jobs, leases, look, order, queue, settle, situation
+from . import cardview, dispatcher, jobs, leases, order, queue, settings, settle, share, situation, succession
 from .files import AgentError
 
 REMEDIES = {
@@ -13,7 +13,15 @@ REMEDIES = {
     "wide": "Wait, or give this job a `timeout` that ends before the other could start.",
     "colleague": "Wait; the queue's order between users is by card-hours of the last days.",
     "cards": "Wait, ask for fewer cards, or submit to another host.",
+    "interconnect": "Wait, or ask for another number of cards.",
+    "never": "Cancel it, and ask for what the host has, or submit it to another host.",
+    "broken": "Have the cards below mended; `jobrunner hosts undrain` takes back cards that were set aside.",
     "turn": "Nothing to do: it is about to start.",
+    "aside": "Look at those jobs' logs; `jobrunner hosts undrain` gives the card out again.",
+    "health": "Have the host's administrator look at the card.",
+    "foreign": "Ask its owner; the job starts by itself once the card is free.",
+    "unshown": "Ask its owner; a name is free again when that process ends.",
+    "format": "Submit again with the version of jobrunner that made it, so that its agent comes to the host.",
 }
 
 
@@ -61,35 +69,55 @@ def waiting(layout, job_id):
     entry = next((entry for entry in entries if entry["id"] == job_id), None)
     if entry is None:
         return [finding("turn", "it is being started or ended right now")]
+    if not succession.readable(entry):
+        return [finding("format", "it was made by a newer version of jobrunner, whose agent is not on this host")]
     report = _report(layout, entry) if entry["cards"] else None
-    free = {entry["device"]: {card["index"] for card in report["cards"] if card["free"]}} if report else {}
-    facts, unready = situation.gather(layout, entries, free, jobs.running(layout))
-    if job_id in unready:
-        return [finding(*unready[job_id])]
-    found = [explained(facts, entry)]
-    if report:
-        found += card_findings(entry, report)
-    return found
+    free, cards = cardview.summary(report) if report else (set(), [])
+    device, running = entry["device"], jobs.running(layout)
+    facts, unready = situation.gather(
+        layout, entries, {device: free}, running, cards={device: cards}, values=settings.read(layout)[0]
+    )
+    return findings(entry, facts, unready, report, share.user_name)
 
 
 def _report(layout, entry):
     limits = entry.get("limits") or {}
-    return look.card_report(layout, entry["device"], 30.0, limits.get("cards"))
+    return cardview.card_report(layout, entry["device"], 30.0, limits.get("cards"))
+
+
+def findings(entry, facts, unready, report, user_name=str):
+    """All that is to say about a job that waits. Pure.
+
+    `facts`: the situation. `unready`: why jobs are not considered at all. `report`: the cards, or None for a job that
+    wants none. `user_name` makes a name of a uid.
+    """
+    if entry["id"] in unready:
+        return [finding(*unready[entry["id"]])]
+    first, gets = explained(facts, entry)
+    found = [first]
+    if entry["cards"]:
+        found += queue_findings(facts, entry, user_name)
+    if report:
+        found += card_findings(entry, report, gets)
+    return found
 
 
 def explained(facts, entry):
-    """What the order says about a job that is ready: its turn, or who or what comes before it. Pure."""
-    skip = set()
+    """`(finding, cards)`: what the order says about a job that is ready (its turn, or who or what comes before it), and
+    the cards that jobs before it get now: `{index: id}`. Pure."""
+    skip, gets = set(), {}
     while True:
         decision = order.decide(facts, skip)
         if entry["id"] in decision.why:
             code, text = decision.why[entry["id"]]
-            return finding(code, text, _before(facts, entry))
+            return finding(code, text, _before(facts, entry)), gets
         if decision.start is None or decision.start["id"] == entry["id"]:
-            return finding("turn", "it is next: it starts as soon as the queue looks again", _before(facts, entry))
-        facts.free.get(decision.start["device"], set()).difference_update(
-            decision.candidates[: decision.start["cards"]]
-        )
+            return finding(
+                "turn", "it is next: it starts as soon as the queue looks again", _before(facts, entry)
+            ), gets
+        device = decision.start["device"]
+        gets.update((index, decision.start["id"]) for index in decision.cards if device == entry["device"])
+        facts.free.get(device, set()).difference_update(decision.cards)
         skip.add(decision.start["id"])
 
 
@@ -99,14 +127,38 @@ def _before(facts, entry):
     return "{} of my jobs stand before it in the queue".format(place) if place else "no job of mine stands before it"
 
 
-def card_findings(entry, report):
-    """A sentence for each card that the job may have and cannot have now, or for a tool that says nothing. Pure."""
+SHOWN = 5
+
+
+def queue_findings(facts, entry, user_name=str):
+    """The place among all users' jobs that wait for cards of that device, and who is before it. Pure."""
+    everybody = [(uid, other) for uid, other in order.line(facts) if other["device"] == entry["device"]]
+    place = next((n for n, (uid, other) in enumerate(everybody) if uid is None and other["id"] == entry["id"]), None)
+    if place is None:
+        return []
+    text = "it is number {} of {} that wait for {} cards here".format(place + 1, len(everybody), entry["device"])
+    return [finding("place", text, "; ".join(_stands_before(everybody[:place], user_name)))]
+
+
+def _stands_before(before, user_name):
+    words = []
+    for uid, other in before[:SHOWN]:
+        who = "my job {}".format(other["id"]) if uid is None else "{}'s job {}".format(user_name(uid), other.get("job"))
+        name = " ({})".format(other["name"]) if other.get("name") else ""
+        many = "{} card{}".format(other["cards"], "" if other["cards"] == 1 else "s")
+        words.append("{}{}: {} since {}".format(who, name, many, other.get("since")))
+    return words + (["and {} more".format(len(before) - SHOWN)] if len(before) > SHOWN else [])
+
+
+def card_findings(entry, report, gets=None):
+    """A sentence for each card of the host, as far as it concerns the job, or for a tool that says nothing. Pure.
+
+    `gets`: cards that jobs before it get now.
+    """
     if report.get("error"):
         error = report["error"]
-        found = finding(
-            "tool",
-            "the cards cannot be read: {}".format(error.get("message", error) if isinstance(error, dict) else error),
-        )
+        message = error.get("message", error) if isinstance(error, dict) else error
+        found = finding("tool", "the cards cannot be read: {}".format(message))
         found["remedy"] = error.get("remedy", "") if isinstance(error, dict) else ""
         return [found]
     only, wanted = (entry.get("limits") or {}).get("only_cards"), entry.get("card_ids")
@@ -115,27 +167,26 @@ def card_findings(entry, report):
         index = card["index"]
         if wanted and index not in wanted:
             continue
-        if only is not None and index not in only:
-            found.append(finding("card", "card {}: not one of `only_cards` of this host".format(index)))
-        elif not card["free"]:
-            found.append(finding("card", "card {}: {}".format(index, card["why_busy"])))
-    if wanted and not set(wanted) <= {card["index"] for card in report["cards"]}:
-        found.append(
-            finding(
-                "no_such_card",
-                "it wants cards {} and this host has {}".format(
-                    ", ".join(str(index) for index in wanted),
-                    ", ".join(str(card["index"]) for card in report["cards"]) or "none",
-                ),
-            )
-        )
-    elif entry["cards"] > len(report["cards"]):
-        found.append(
-            finding(
-                "too_wide",
-                "it wants {} cards and this host has {}: it can never start here".format(
-                    entry["cards"], len(report["cards"])
-                ),
-            )
-        )
+        code, text = _about(card, only, (gets or {}).get(index))
+        found.append(finding(code, "card {}: {}".format(index, text)))
     return found
+
+
+def _about(card, only, taker):
+    """`(code, text)` of one card that the job could have by its own words."""
+    if only is not None and card["index"] not in only:
+        return "card", "not one of `only_cards` of this host"
+    if card["free"] and taker:
+        return "card", "free, and job {} before it takes it".format(taker)
+    if card["free"]:
+        return "free", "free"
+    lease = card.get("lease")
+    if lease and not lease.get("job"):
+        return "unshown", card["why_busy"]
+    if not lease and card["processes"]:
+        return "foreign", card["why_busy"]
+    if not lease and card["why_busy"].startswith("set aside"):
+        return "aside", card["why_busy"]
+    if not lease and card.get("health") == "bad":
+        return "health", card["why_busy"]
+    return "card", card["why_busy"]
