@@ -88,10 +88,16 @@ def retry_delay(policy, attempt, state, reason):
     return min(MAX_BACKOFF_S, float(policy.get("backoff_s") or 0) * 2 ** (attempt - 1))
 
 
-def conclude(layout, job_id, attempt, record):
+def next_delay(request, attempt, record):
+    """`retry_delay` by what a request asks for and an exit record says."""
+    return retry_delay(jobs.run_of(request).get("retry"), attempt, state_of(record), record.get("reason"))
+
+
+def conclude(layout, job_id, attempt, record, before_final=None):
     """Make of an ended attempt what it means: the verdict, or a queue entry for the next attempt.
 
-    The caller holds the job's lock. May be repeated; a job that is final stays as it is.
+    The caller holds the job's lock. May be repeated; a job that is final stays as it is. `before_final` is called
+    when the verdict is about to be written.
     """
     if jobs.is_final(layout, job_id):
         tidy(layout, job_id)
@@ -99,7 +105,7 @@ def conclude(layout, job_id, attempt, record):
     request = jobs.request(layout, job_id) or {"id": job_id}
     state, reason = state_of(record), record.get("reason")
     wish = jobs.cancel(layout, job_id)
-    delay = None if wish else retry_delay(jobs.run_of(request).get("retry"), attempt, state, reason)
+    delay = None if wish else next_delay(request, attempt, record)
     if delay is not None:
         started = jobs.start(layout, job_id, attempt) or {}
         jobs.journal(layout, job_id, "retry", attempt=attempt + 1, after=state, reason=reason, delay_s=delay)
@@ -115,6 +121,8 @@ def conclude(layout, job_id, attempt, record):
         return
     if wish and state == "LOST":
         state, reason = "CANCELLED", None
+    if before_final is not None:
+        before_final()
     finish(
         layout,
         job_id,

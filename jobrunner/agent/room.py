@@ -6,14 +6,33 @@ import os
 SIZE = 16384
 
 
-def reserve(path):
-    """Take the room for the record at `path`: a file of zeros beside it. True if it could be had."""
+def reserve(path, sync=True):
+    """Take the room for the record at `path`: a file of zeros beside it. True if it could be had.
+
+    Without `sync` it is sure only after a `secure`: some file systems find out late that they are full.
+    """
     try:
         handle = os.open(path + b".room", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return False
     try:
         os.write(handle, b"\0" * SIZE)
+        if sync:
+            os.fsync(handle)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def secure(path):
+    """Make sure of room that was reserved without `sync`. True if it could be had."""
+    try:
+        handle = os.open(path + b".room", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
         os.fsync(handle)
         return True
     except OSError:

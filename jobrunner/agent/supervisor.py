@@ -6,24 +6,7 @@ import select
 import signal
 import time
 
-from . import (
-    cardlog,
-    clock,
-    conclude,
-    evidence,
-    files,
-    jobs,
-    kernel,
-    leases,
-    procs,
-    queue,
-    room,
-    share,
-    starts,
-    stopping,
-    stray,
-    usage,
-)
+from . import clock, conclude, ending, evidence, files, jobs, kernel, procs, queue, room, share, starts, stopping, stray
 from .files import AgentError
 
 CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
@@ -70,7 +53,7 @@ class Supervisor:
         if self._told_by is not None:
             self.listen()  # its last words may have come with its end
         stopping.leftovers(self)
-        self.end()
+        ending.end(self)
         return 0
 
     def catch_signals(self):
@@ -93,8 +76,12 @@ class Supervisor:
         self.log = os.open(
             os.path.join(self.folder, b"log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        room.reserve(os.path.join(self.folder, b"exit.json"))
-        room.reserve(os.path.join(self.layout.job(self.job_id), b"final.json"))
+        records = (
+            os.path.join(self.folder, b"exit.json"),
+            os.path.join(self.layout.job(self.job_id), b"final.json"),
+        )
+        for path in records:
+            room.reserve(path, sync=False)
         self.take_ports()
         if (self.run_spec.get("runtime") or {}).get("docker"):
             starts.expect_containers(self.layout)
@@ -113,6 +100,8 @@ class Supervisor:
         os.close(go)
         jobs.journal(self.layout, self.job_id, "started", attempt=self.attempt, cards=self.cards)
         share.publish_leases(self.layout, jobs.running(self.layout))
+        for path in records:  # beside the command, which need not wait for the disk
+            room.secure(path)
         self.poll_for(*self.terminal.descriptors())
 
     def take_ports(self):
@@ -357,6 +346,9 @@ class Supervisor:
     def outcome(self):
         """`(exit_code, signal, reason, evidence)` of the ended command."""
         told = self.told
+        found = stopping.container_outcome(self) if not (told.get("setup") or told.get("launch")) else None
+        if found is not None:
+            return found
         oom = evidence.oom(self.oom_before, evidence.oom_counts())
         failed = self.status != 0 and not self.stopped_by
         full = None
@@ -369,37 +361,6 @@ class Supervisor:
                 )
             )
         return conclude.classify(self.status, told.get("setup"), told.get("launch"), oom, full)
-
-    def end(self):
-        """Write exit.json, conclude, let go of everything, and see that the queue goes on."""
-        if self.terminal is not None:
-            self.terminal.drain()
-            self.terminal.close()
-        record = conclude.exit_record(self)
-        try:
-            room.publish(os.path.join(self.folder, b"exit.json"), record)
-            usage.add(self.layout, record["usage"]["card_s"])
-            cardlog.note(self.layout, self.run_spec.get("device"), self.cards, self.job_id, record)
-            jobs.journal(
-                self.layout,
-                self.job_id,
-                "ended",
-                attempt=self.attempt,
-                exit_code=record["exit_code"],
-                signal=record["signal"],
-                reason=record["reason"],
-                stopped_by=record["stopped_by"],
-            )
-            conclude.note_checkpoints(self.layout, self.job_id)
-            conclude.conclude(self.layout, self.job_id, self.attempt, record)
-        except OSError as error:
-            jobs.journal(self.layout, self.job_id, "warning", text="its end could not be concluded: {}".format(error))
-        leases.release([*self.held, self.lock])
-        share.publish_leases(self.layout, jobs.running(self.layout))
-        if queue.names(self.layout):
-            from . import dispatcher
-
-            dispatcher.ensure_running(self.layout)
 
 
 def _nothing(_number, _frame):

@@ -1,0 +1,59 @@
+"""The end of an attempt: its record, its cards for the next job, its verdict, in this order."""
+
+import os
+
+from . import cardlog, conclude, jobs, leases, queue, room, share, stopping, usage
+
+
+def end(supervisor):
+    """Write exit.json, let go of the cards, conclude, and see that the queue goes on. Nothing of the job is left."""
+    layout, job_id = supervisor.layout, supervisor.job_id
+    if supervisor.terminal is not None:
+        supervisor.terminal.drain()
+        supervisor.terminal.close()
+    record = conclude.exit_record(supervisor)
+    try:
+        room.publish(os.path.join(supervisor.folder, b"exit.json"), record)
+        stopping.forget_container(supervisor)
+        usage.add(layout, record["usage"]["card_s"])
+        cardlog.note(layout, supervisor.run_spec.get("device"), supervisor.cards, job_id, record)
+        if conclude.next_delay(supervisor.request, supervisor.attempt, record) is None:
+            let_go(supervisor)
+        _conclude(supervisor, record)
+    except OSError as error:
+        jobs.journal(layout, job_id, "warning", text="its end could not be concluded: {}".format(error))
+    let_go(supervisor)
+    leases.release([supervisor.lock])
+    if queue.names(layout):
+        from . import dispatcher
+
+        dispatcher.ensure_running(layout)
+
+
+def let_go(supervisor):
+    """Give the cards and ports back, once, and wake whoever waits for them.
+
+    Always before the verdict shows: whoever reads that finds the cards free. An attempt that is to be tried again gets
+    its place in the queue first, because it is the older job.
+    """
+    held, supervisor.held = supervisor.held, []
+    if held:
+        leases.release(held)
+        queue.wake(supervisor.layout)
+        share.publish_leases(supervisor.layout, jobs.running(supervisor.layout))
+
+
+def _conclude(supervisor, record):
+    layout, job_id = supervisor.layout, supervisor.job_id
+    jobs.journal(
+        layout,
+        job_id,
+        "ended",
+        attempt=supervisor.attempt,
+        exit_code=record["exit_code"],
+        signal=record["signal"],
+        reason=record["reason"],
+        stopped_by=record["stopped_by"],
+    )
+    conclude.note_checkpoints(layout, job_id)
+    conclude.conclude(layout, job_id, supervisor.attempt, record, before_final=lambda: let_go(supervisor))
