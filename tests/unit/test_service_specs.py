@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.core.errors import SecretError, SpecError
+from jobrunner.core.errors import NotFoundError, SecretError, SpecError
 from jobrunner.core.hosts import HostsFile, load_hosts
 from jobrunner.service.specs import load_specs, take_secrets
 
@@ -138,6 +138,9 @@ def test_missing_secrets_are_named_with_what_to_do(folder):
     assert caught.value.code == "secret_missing" and caught.value.exit_code == 2
     assert [(p.line, p.column) for p in caught.value.problems] == [(3, 11)]
     assert "A" in caught.value.remedy and "secrets.env" in caught.value.remedy
+    with pytest.raises(SpecError) as caught:
+        load(path, environ={}, secrets_file=None)
+    assert caught.value.remedy == "set A and B in the environment"
     with pytest.raises(SecretError, match="not set: A"):
         take_secrets(["A", "B"], {"B": "x"}, None)
 
@@ -147,3 +150,26 @@ def test_a_bad_line_of_the_file_is_told_without_its_text(folder):
     found = problems(path, secrets_file=secrets_file(folder, f"A=x\n{CANARY.replace('=', ' ')}\n"))
     assert [(p.line, p.code) for p in found] == [(2, "secrets_file")]
     assert "s3cr3t" not in str(found)
+
+
+def test_a_script_or_a_folder_is_no_spec_and_the_spec_beside_it_is_named(folder):
+    write(folder, "script: train.py\ndevice: npu\n")
+    for path in (folder / "train.py", folder):
+        [problem] = problems(path)
+        assert "spec" in problem.message and problem.suggestion.endswith(".yaml")
+
+
+def test_jobs_that_after_names_must_be_known(folder):
+    path = write(folder, "script: train.py\ndevice: npu\nafter: [here, {job: gone, when: any}]\n")
+
+    def find(word):
+        if word != "here":
+            raise NotFoundError(f"no job is called {word}.", code="no_such_job")
+
+    with pytest.raises(SpecError) as caught:
+        load(path, find_job=find)
+    assert caught.value.code == "no_such_job" and caught.value.exit_code == 5
+    assert [str(p) for p in caught.value.problems] == [f"{path}:3:15: after: no job is called gone"]
+    with pytest.raises(SpecError) as caught:
+        load(write(folder, path.read_text() + "cards: two\n"), find_job=find)
+    assert caught.value.exit_code == 2 and len(caught.value.problems) == 2
