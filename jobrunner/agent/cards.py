@@ -34,13 +34,13 @@ def _error(code, message, remedy):
 def read_cards(device=None, timeout_s=10):
     """The card report of this host, without leases and judgement. Never raises for what a tool does.
 
-    device: `npu`, `mlu`, `gpu`, or None: found out by looking. The tool is ended after `timeout_s` seconds in all."""
+    device: the name of a kind, or None: found out by looking. The tool is ended after `timeout_s` seconds in all."""
     deadline = time.monotonic() + timeout_s
     if device == "cpu":
         return _report("cpu")
     if device is not None and device not in KINDS:
         message = "no such device: {!r}".format(device)
-        return _report(device, error=_error("no_such_device", message, "use one of npu, mlu, gpu, cpu"))
+        return _report(device, error=_error("no_such_device", message, "use one of " + ", ".join([*KINDS, "cpu"])))
     kinds = [KINDS[device]] if device else [kind for kind in KINDS.values() if ask.find(kind)]
     first = None
     for number, kind in enumerate(kinds):
@@ -218,7 +218,8 @@ def main_cards(argv):
     while words:
         name = words.pop(0)
         if name not in options or not words:
-            os.write(2, b"usage: cards [--device npu|mlu|gpu] [--timeout SECONDS] [--count CARDS]\n")
+            usage = "usage: cards [--device {}] [--timeout SECONDS] [--count CARDS]\n"
+            os.write(2, usage.format("|".join(KINDS)).encode("ascii"))
             return 2
         options[name] = words.pop(0)
     if options["--count"] is not None:

@@ -6,15 +6,11 @@ import re
 import stat
 
 from . import env
+from .accelerators import KINDS
 from .files import to_bytes, to_text
 from .probe import which
 from .probe_deep import asked
 
-NODES = {
-    "npu": ("/dev/davinci[0-9]*", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-    "mlu": ("/dev/cambricon*",),
-    "gpu": ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm"),
-}
 GROUPS = ("HwHiAiUser", "docker", "render", "video")
 _VERSION = re.compile(r"(?im)^\s*(?:package_)?version\s*[=:]\s*\[?([0-9][\w.]*)")
 
@@ -22,7 +18,8 @@ _VERSION = re.compile(r"(?im)^\s*(?:package_)?version\s*[=:]\s*\[?([0-9][\w.]*)"
 def nodes(context):
     """The device files of this host's kind of card: who may use them, and whether we may."""
     found = []
-    for pattern in NODES.get(context.device, ()):
+    kind = KINDS.get(context.device)
+    for pattern in kind.files if kind else ():
         for path in sorted(glob.glob(pattern)):
             try:
                 seen = os.stat(path)
@@ -82,21 +79,26 @@ def versions(device, home=b"/root", root=b"/"):
     """As `drivers`, below another root (tests)."""
     if device == "npu":
         return _ascend(root, home)
-    if device == "mlu":
-        neuware = os.path.join(root, to_bytes(os.environ.get("NEUWARE_HOME") or "/usr/local/neuware").lstrip(b"/"))
-        text = _text(os.path.join(neuware, b"version.txt"))
-        match = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?", text)
-        return {"driver": None, "firmware": None, "toolkit": match.group(0) if match else None,
-                "toolkit_path": to_text(neuware) if os.path.isdir(neuware) else None}  # fmt: skip
-    if device == "gpu":
-        loaded = _text(os.path.join(root, b"proc/driver/nvidia/version"))
-        match = re.search(r"Kernel Module[^\n]*?\s([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", loaded)
-        cuda = os.path.join(root, b"usr/local/cuda")
-        toolkit = re.search(r'"version"\s*:\s*"([0-9.]+)"', _text(os.path.join(cuda, b"version.json")))
-        return {"driver": match.group(1) if match else None, "firmware": None,
-                "toolkit": toolkit.group(1) if toolkit else None,
-                "toolkit_path": to_text(cuda) if os.path.isdir(cuda) else None}  # fmt: skip
-    return {"driver": None, "firmware": None, "toolkit": None, "toolkit_path": None}
+    toolkit = KINDS[device].toolkit if device in KINDS else None
+    if toolkit is None:
+        return {"driver": None, "firmware": None, "toolkit": None, "toolkit_path": None}
+    folder = os.path.join(root, _toolkit_folder(toolkit, os.environb).lstrip(b"/"))
+    return {"driver": _told_by(toolkit.driver, root), "firmware": None, "toolkit": _told_by(toolkit.version, folder),
+            "toolkit_path": to_text(folder) if os.path.isdir(folder) else None}  # fmt: skip
+
+
+def _toolkit_folder(toolkit, environ):
+    """Where a toolkit lies: where its variable points, else its usual place."""
+    named = environ.get(to_bytes(toolkit.variable)) if toolkit.variable else None
+    return named or to_bytes(toolkit.folder)
+
+
+def _told_by(source, folder):
+    """The version that a file tells; `source`: the file, and an expression whose first group is the version."""
+    if source is None:
+        return None
+    match = re.search(source[1], _text(os.path.join(folder, to_bytes(source[0].lstrip("/")))))
+    return match.group(1) if match else None
 
 
 def _ascend(root, home):
@@ -145,15 +147,16 @@ def _text(path):
 
 
 def vendor(context):
-    """Where the vendor's set-up, Neuware and conda lie, as a job would find them."""
+    """Where the vendor's set-up, its toolkit and conda lie, as a job would find them."""
     environ = dict(os.environb)
     environ.update(env.as_bytes(context.request.get("env")))
     home = environ.get(b"HOME") or os.path.expanduser(b"~")
-    neuware = environ.get(b"NEUWARE_HOME") or b"/usr/local/neuware"
+    kind = KINDS.get(context.device)
+    toolkit = _toolkit_folder(kind.toolkit, environ) if kind and kind.toolkit else None
     base = env.conda_base(environ, home)
     return {
         "scripts": [to_text(path) for path in env.vendor_scripts(context.device, home)],
-        "neuware": to_text(neuware) if os.path.isdir(neuware) else None,
+        "toolkit": to_text(toolkit) if toolkit and os.path.isdir(toolkit) else None,
         "conda": to_text(base) if base else None,
     }  # fmt: skip
 

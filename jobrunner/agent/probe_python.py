@@ -18,8 +18,8 @@ from .accelerators.ask import private_folder
 from .layout import Layout, card_name
 from .runtime import visible_devices
 
-PACKAGES = ("torch", "torch_npu", "torch_mlu", "numpy", "deepspeed", "deepspeed_mlu", "transformers", "accelerate")
-PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "gpu": None}
+PACKAGES = ("torch", "numpy", "deepspeed", "deepspeed_mlu", "transformers", "accelerate")
+PACKAGES += tuple(kind.plugin for kind in KINDS.values() if kind.plugin)
 MARK = "@jobrunner@"
 NO_END = "no end within the limit"
 META_S, SETUP_S = 15.0, 15.0
@@ -58,7 +58,7 @@ try:
         out["step"] = "import " + plugin
         __import__(plugin)
     out["step"] = "is_available"
-    space = torch.cuda if device == "gpu" else getattr(torch, device)
+    space = getattr(torch, device)
     out["available"] = bool(space.is_available())
     out["count"] = int(space.device_count())
 except BaseException as error:
@@ -75,7 +75,7 @@ try:
     import torch
     if plugin:
         __import__(plugin)
-    one = torch.ones(2, 2, device=("cuda" if device == "gpu" else device) + ":0")
+    one = torch.ones(2, 2, device=device + ":0")
     out["value"] = float((one + one).cpu().sum().item())
 except BaseException as error:
     out["error"] = (type(error).__name__ + ": " + str(error))[-600:]
@@ -156,7 +156,7 @@ def _steps(order, ends, folder):
     device = order["device"]
     if meta is not None and device in KINDS and "torch" in meta["packages"]:
         _tell(step="import")
-        words = [device, PLUGINS.get(device) or "", MARK]
+        words = [KINDS[device].torch, KINDS[device].plugin or "", MARK]
         plugin, problem = _python(order, environment, folder, _PLUGIN, words, ends - 1.0)
         _tell(plugin=plugin or {"error": problem})
         if order["tensor"] and plugin and plugin.get("available") and ends - time.monotonic() > LEAST_S:

@@ -102,6 +102,7 @@ def test_too_few():
 
 @pytest.mark.parametrize(("device", "variable"), [
     ("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("mlu", "MLU_VISIBLE_DEVICES"), ("gpu", "CUDA_VISIBLE_DEVICES"),
+    ("musa", "MUSA_VISIBLE_DEVICES"),
 ])  # fmt: skip
 def test_visible_devices_are_ascending_without_blanks_or_repeats(device, variable):
     assert visible(device, [10, 2, 1, 2])[variable] == "1,2,10"
@@ -109,7 +110,8 @@ def test_visible_devices_are_ascending_without_blanks_or_repeats(device, variabl
 
 
 def test_without_cards_all_variables_are_set_and_empty():
-    empty = {"ASCEND_RT_VISIBLE_DEVICES": "", "MLU_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
+    variables = ("ASCEND_RT_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
+    empty = dict.fromkeys(variables, "")
     assert visible("npu", []) == visible("cpu", []) == empty
 
 

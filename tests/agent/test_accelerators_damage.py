@@ -24,8 +24,18 @@ TABLES = [
     ("npu", "npu-950-info-doc.txt"),
     ("mlu", "cnmon-v4.20.11-mlu370x4-3cards-idle.txt"),
     ("mlu", "cnmon-v5.10.22-mlu370x8-2cards-idle.txt"),
+    ("musa", "mthreads-gmi-2.4.1-S5000-8cards-idle.txt"),
 ]
 CNMON_IDLE_LINE = "|  No running processes found" + " " * 50 + "|"
+MTHREADS_BUSY = (
+    (
+        "   No running processes found",
+        "0    23435         /usr/bin/python3 -m train --lr 5e-5         40960MiB\n"
+        "3    23436         /usr/bin/python3                              900MiB",
+    ),
+    ("00000000:18:00.0    |0%    0MiB", "00000000:18:00.0    |97%   40961MiB"),
+    ("00000000:5c:00.0    |0%    0MiB", "00000000:5c:00.0    |3%    903MiB"),
+)
 CNMON_BUSY = (
     (
         CNMON_IDLE_LINE,
@@ -39,6 +49,10 @@ CNMON_BUSY = (
 
 def mapping(device, cards):
     """What the second question says of the cards: the text of `npu-smi info -m`, or of `cnmon info`."""
+    if device == "musa":
+        lines = ["GPU{index} {bus_id}", "    Product Name      :  {model}", "    FB Memory Usage"]
+        lines += ["        Total      :  {memory_total_mb}MiB", "        Used      :  {memory_used_mb}MiB", ""]
+        return "".join("\n".join(lines).format(**card) for card in cards)
     if device == "mlu":
         lines = ["Card {index}", "    Product Name : {model}", "    Physical Memory Usage          :"]
         lines += ["        Total : {memory_total_mb} MiB", "        Used : {memory_used_mb} MiB", ""]
@@ -53,15 +67,16 @@ def mapping(device, cards):
 
 def whole(device, name):
     content = (DATA / name).read_text()
-    if name.startswith("cnmon-v5.10.22"):
-        for old, new in CNMON_BUSY:
+    for start, replaced in (("cnmon-v5.10.22", CNMON_BUSY), ("mthreads-gmi", MTHREADS_BUSY)):
+        for old, new in replaced if name.startswith(start) else ():
             assert old in content
             content = content.replace(old, new)
     return content
 
 
 def parse(device, content, extra):
-    answers = {"npu": {"info": content, "map": extra}, "mlu": {"table": content, "details": extra}}[device]
+    keys = ("info", "map") if device == "npu" else ("table", "details")
+    answers = dict(zip(keys, (content, extra)))
     report = {"device": device, "assumed": False, "cards": KINDS[device].parse(answers).cards}
     return {card["index"]: card for card in judge(report, [], {})["cards"]}
 
@@ -198,7 +213,7 @@ def test_text_that_is_no_table_gives_no_cards():
     chance = random.Random(1)
     for _ in range(300):
         text = "".join(chance.choice("| +-=0123456789 OKNPU/\n") for _ in range(400))
-        assert parse("npu", text, text) == {} and parse("mlu", text, "") == {}
+        assert parse("npu", text, text) == {} and parse("mlu", text, "") == parse("musa", text, text) == {}
         assert KINDS["gpu"].parse({"gpus": text, "apps": text}).cards == []
 
 

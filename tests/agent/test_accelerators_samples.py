@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.agent import cards
-from jobrunner.agent.accelerators import KINDS, gpu, npu_text
+from jobrunner.agent.accelerators import KINDS, gpu, musa, npu_text
 from jobrunner.agent.accelerators.ask import Answer
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "accelerators"
@@ -53,6 +53,11 @@ def read_error_sample(said, name):
     return {"code": found["code"]}
 
 
+def read_musa_details(said, name):
+    found = musa.parse_details(text(name))
+    return {"cards": sorted(found), "told": {key: found[0].get(key) for key in said["told"]}}
+
+
 READERS = {
     "cards": read_cards_sample,
     "table": read_table_sample,
@@ -62,6 +67,7 @@ READERS = {
     },
     "proc-mem": lambda said, name: {"processes": process_rows(npu_text.parse_proc_mem(text(name)))},
     "health": lambda said, name: {"health": list(npu_text.parse_health(text(name)))},
+    "musa-details": read_musa_details,
     "csv": lambda said, name: {"rows": gpu.parse_csv(text(name), ("pid",), "process_name")},
 }
 

@@ -1,8 +1,8 @@
 """The kinds of accelerator that jobrunner knows, by name. A new kind is one file here and one line in `KINDS`."""
 
-from . import gpu, mlu, npu
+from . import gpu, mlu, musa, npu
 
-KINDS = {kind.name: kind for kind in (npu.KIND, mlu.KIND, gpu.KIND)}
+KINDS = {kind.name: kind for kind in (npu.KIND, mlu.KIND, gpu.KIND, musa.KIND)}
 
 
 def visible(device, indexes):

@@ -1,6 +1,7 @@
 """What one kind of accelerator is: the commands to ask, the parser of the answers, and the rule of its variable.
 
-A new kind is one file that makes a `Kind`, and one line in the registry (`accelerators/__init__.py`).
+A new kind is one file that makes a `Kind`, and one line in the registry (`accelerators/__init__.py`); whatever else
+speaks of kinds (specs, schema, doctor, containers, simulated tools) takes it from there: docs/adding-an-accelerator.md.
 """
 
 
@@ -23,10 +24,49 @@ class Command:
         self.needed = needed
 
 
+class Toolkit:
+    """Where the vendor's toolkit for programs lies, and which of the vendor's files tell versions.
+
+    title      what people call it: `Neuware`
+    variable   the environment variable that names its folder; a job gets it set, with `bin` and `libraries` on its paths
+    folder     where it lies if that variable is not set
+    version    `(file, pattern)`: a file below the folder, and an expression whose first group is the version
+    driver     `(file, pattern)`: the same for the loaded driver, an absolute path; None where only the tool tells it
+    missing    what to do where it is not there
+    """
+
+    def __init__(self, title, variable, folder, version=None, driver=None, libraries="lib64", missing=None):
+        self.title = title
+        self.variable = variable
+        self.folder = folder
+        self.version = version
+        self.driver = driver
+        self.libraries = libraries
+        self.missing = missing or "install {}".format(title)
+
+
+class Container:
+    """What a container needs of the host to use cards: files, where the host has them.
+
+    each      device files of one card, `{}` stands for its number; `common`: device files of all cards
+    mounts    further files and folders, mounted for reading
+    runtime   the vendor's runtime in docker, for which the doctor looks
+    gpus      True: docker's own `--gpus` passes the cards, no files are needed
+    """
+
+    def __init__(self, each=(), common=(), mounts=(), runtime=None, gpus=False):
+        self.each = tuple(each)
+        self.common = tuple(common)
+        self.mounts = tuple(mounts)
+        self.runtime = runtime
+        self.gpus = gpus
+
+
 class Kind:
     """One kind of accelerator, as data and pure functions.
 
-    name          `npu`, `mlu`, `gpu`: the `device` of a spec
+    name          `npu`, `mlu`, `gpu`: the `device` of a spec; `also`: other words that people write for it
+    title         what people call such a card: `Cambricon MLU`
     variable      the visible-devices variable
     tool          the vendor's program; `places`: folders to look in when PATH has none; `library_path`: what it needs
     commands      the questions to ask first; `more(answers)` gives further ones, made from the first answers
@@ -35,7 +75,11 @@ class Kind:
     idle          `(model prefix, MB)`, first match wins: memory in use on a card that nobody uses
     errors        `(text, code, message, remedy)`: what the tool prints when it cannot answer
     pci, nodes    PCI `(vendor, class prefixes)` and device files by which cards are seen without the tool
+    files, needed patterns of all device files; those that no program works without (both: `nodes` unless given)
     unset, extra  environment of the tool: variables to remove; of a job: variables to add to the visible-devices one
+    toolkit       a `Toolkit`, or None; `container`: a `Container`
+    plugin        the module that teaches torch the device (None: torch itself knows it); `torch`: torch's word for it
+    migrate       modules by which a CUDA script runs unchanged, loaded after torch; (): none is known; None: none needed
     """
 
     def __init__(
@@ -55,8 +99,19 @@ class Kind:
         more=None,
         unset=(),
         extra=None,
+        title=None,
+        also=(),
+        files=None,
+        needed=None,
+        toolkit=None,
+        container=None,
+        plugin=None,
+        torch=None,
+        migrate=(),
     ):
         self.name = name
+        self.title = title or name
+        self.also = also
         self.variable = variable
         self.tool = tool
         self.commands = commands
@@ -71,6 +126,13 @@ class Kind:
         self.more = more or (lambda answers: [])
         self.unset = unset
         self.extra = extra or {}
+        self.files = tuple(nodes if files is None else files)
+        self.needed = tuple(nodes if needed is None else needed)
+        self.toolkit = toolkit
+        self.container = container or Container()
+        self.plugin = plugin
+        self.torch = torch or name
+        self.migrate = migrate
 
     def environment(self, indexes):
         """The variables by which a job sees exactly these cards: ascending ids, no blanks, no ranges, none twice."""

@@ -3,7 +3,7 @@
 import re
 
 from . import tables
-from .base import Command, Kind, Reading, doubt, new_card, new_process
+from .base import Command, Container, Kind, Reading, Toolkit, doubt, new_card, new_process
 
 _GPUS = "index,uuid,pci.bus_id,driver_version,memory.total,memory.used,utilization.gpu,temperature.gpu,name,power.draw"
 _APPS = "gpu_uuid,gpu_bus_id,pid,used_gpu_memory,process_name"
@@ -108,6 +108,8 @@ def _attach(reading, uuids, text):
 
 KIND = Kind(
     name="gpu",
+    title="NVIDIA GPU",
+    also=("cuda", "nvidia"),
     variable="CUDA_VISIBLE_DEVICES",
     tool="nvidia-smi",
     commands=[
@@ -119,6 +121,18 @@ KIND = Kind(
     library_path=("/usr/lib/wsl/lib", "/usr/local/nvidia/lib64"),
     pci=(("0x10de", ("0x0300", "0x0302")),),
     nodes=("/dev/nvidiactl",),
+    files=("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm"),
+    container=Container(runtime="nvidia", gpus=True),
+    # No variable: a job gets nothing of it, as torch brings its own CUDA.
+    toolkit=Toolkit(
+        "CUDA toolkit",
+        None,
+        "/usr/local/cuda",
+        version=("version.json", r'"version"\s*:\s*"([0-9.]+)"'),
+        driver=("/proc/driver/nvidia/version", r"Kernel Module[^\n]*?\s([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s"),
+    ),
+    torch="cuda",
+    migrate=None,
     unset=("CUDA_VISIBLE_DEVICES",),
     # Without this CUDA counts the cards by speed, and nvidia-smi by their place on the bus.
     extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},

@@ -7,7 +7,7 @@ without it; and some of its verbs write into the current folder, so it runs in a
 import re
 
 from . import tables
-from .base import Command, Kind, Reading, blank, doubt, new_card, new_process
+from .base import Command, Container, Kind, Reading, Toolkit, blank, doubt, new_card, new_process
 from .links import Links
 
 
@@ -251,6 +251,8 @@ def _suspect(cards, details):
 
 KIND = Kind(
     name="mlu",
+    title="Cambricon MLU",
+    also=("cambricon",),
     variable="MLU_VISIBLE_DEVICES",
     tool="cnmon",
     commands=[Command("table", [], needed=True), Command("details", ["info"])],
@@ -259,6 +261,22 @@ KIND = Kind(
     library_path=("/usr/local/neuware/lib64",),
     pci=(("0xcabc", ("0x",)),),
     nodes=("/dev/cambricon_ctl",),
+    files=("/dev/cambricon*",),
+    container=Container(
+        each=("/dev/cambricon_dev{}", "/dev/cambricon_ipcm{}"),
+        common=("/dev/cambricon_ctl",),
+        mounts=("/usr/bin/cnmon",),
+        runtime="cambricon",
+    ),
+    toolkit=Toolkit(
+        "Neuware",
+        "NEUWARE_HOME",
+        "/usr/local/neuware",
+        version=("version.txt", r"([0-9]+\.[0-9]+(?:\.[0-9]+)?)"),
+        missing="install CNToolkit",
+    ),
+    plugin="torch_mlu",
+    migrate=("torch_mlu", "torch_mlu.utils.gpu_migration"),
     unset=("MLU_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICE"),
     links=(
         Links(("MLU370-X8", "MLU590-H8"), (("index", 8), ("index", 2))),

@@ -5,7 +5,7 @@ and without a map only what cannot be mistaken is taken. The table comes in many
 """
 
 from . import tables
-from .base import Command, Kind, Reading, blank, doubt, new_card
+from .base import Command, Container, Kind, Reading, blank, doubt, new_card
 from .links import Links
 from .npu_text import parse_health, parse_info, parse_map, parse_proc_mem
 
@@ -183,9 +183,12 @@ def more(answers):
 _RELOGIN = "see whether this user may open the devices: `ls -l /dev/davinci*` (join the group HwHiAiUser, log in again)"
 _SHARED = "stop the container that maps /dev/davinci*, or start this one with other cards"
 _DRIVER = "/usr/local/Ascend/driver/lib64"
+_COMMON = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 
 KIND = Kind(
     name="npu",
+    title="Ascend NPU",
+    also=("ascend", "huawei"),
     variable="ASCEND_RT_VISIBLE_DEVICES",
     tool="npu-smi",
     commands=[Command("info", ["info"], needed=True), Command("map", ["info", "-m"])],
@@ -195,6 +198,22 @@ KIND = Kind(
     library_path=(_DRIVER, _DRIVER + "/common", _DRIVER + "/driver"),
     pci=(("0x19e5", ("0x1200",)),),
     nodes=("/dev/davinci_manager",),
+    files=("/dev/davinci[0-9]*", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
+    needed=_COMMON,
+    container=Container(
+        each=("/dev/davinci{}",),
+        common=_COMMON,
+        mounts=(
+            "/usr/local/dcmi",
+            "/usr/local/bin/npu-smi",
+            "/usr/local/Ascend/driver/lib64",
+            "/usr/local/Ascend/driver/version.info",
+            "/etc/ascend_install.info",
+        ),
+        runtime="ascend",
+    ),
+    plugin="torch_npu",
+    migrate=("torch_npu", "torch_npu.contrib.transfer_to_npu"),
     unset=("ASCEND_RT_VISIBLE_DEVICES",),
     links=(
         Links(("910B",), (("board", 8), ("board", 4)), strict=True),
