@@ -216,7 +216,7 @@ def upload_words(report: Mapping[str, Any]) -> str:
     if report.get("sent_bytes") is not None:
         text += f" ({size(report['sent_bytes'])})"
     if not whole:
-        text += ", the others were there already"
+        text += ", the others were there already" if sent else ": all of it was there already"
     biggest = [f"{path} {size(count)}" for path, count in list(report.get("biggest") or [])[:3]]
     if biggest and sent and whole:
         text += "; biggest: " + ", ".join(biggest)

@@ -331,7 +331,7 @@ def test_what_an_upload_tells():
     assert upload_words(
         {"files": 2, "sent": 0, "sent_bytes": 0, "skipped": 4, "left_out": left_out, "dirty": True}
     ) == (
-        "sent 0 of 2 files (0 B), the others were there already; "
+        "sent 0 of 2 files (0 B): all of it was there already; "
         "left out by rule: 0.bin (*.bin), 1.bin (*.bin), 2.bin (*.bin) and 1 more"
     )
 
