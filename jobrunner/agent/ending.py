@@ -27,6 +27,7 @@ def end(supervisor):
     if queue.names(layout):
         from . import dispatcher
 
+        queue.wake(layout)  # a dispatcher that is not our parent hears of the verdict only so
         dispatcher.ensure_running(layout)
 
 
