@@ -60,7 +60,7 @@ def test_readme_names_commands() -> None:
 @pytest.mark.parametrize("line", sorted(set(written_commands())))
 def test_commands_and_their_options_exist(line: str) -> None:
     words = line.split()
-    command = all_commands().get(command_of(words))
+    command = program() if words[0].startswith("-") else all_commands().get(command_of(words))
     assert command is not None, f"`jobrunner {line}`: no such command"
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     for word in words:
@@ -103,8 +103,35 @@ def test_the_spec_loads_and_explains_every_key() -> None:
 
 
 def test_the_hosts_file_loads() -> None:
+    from jobrunner.core.hosts import HostsFile, HostSpec, Settings
+
     (text,) = blocks("hosts")
-    assert list(load_hosts(text, "README.md").hosts) == ["npu-a"]
+    hosts = load_hosts(text, "README.md")
+    assert list(hosts.hosts) == ["npu-a"]
+    assert set(re.findall(r"^    ([a-z_]+):", text, re.M)) == set(HostSpec.model_fields) - {"name", "transport"}
+    assert set(re.findall(r"^([a-z_]+):", text, re.M)) == set(HostsFile.model_fields)
+    assert hosts.settings == Settings(), "the values shown are the defaults"
+    (line,) = re.findall(r"^settings: (.*)", text, re.M)
+    assert all(f"{name}:" in line for name in Settings.model_fields)
+
+
+def test_the_row_that_submit_shows_is_a_real_one(tmp_path: Path) -> None:
+    from datetime import datetime, timezone
+
+    from jobrunner.cli.views import job_table, upload_words
+    from jobrunner.core.jobs import JobRow
+    from jobrunner.core.states import JobState
+    from jobrunner.service.init import init
+
+    sizes = sorted(((path.stat().st_size, path.name) for path in init(tmp_path)), reverse=True)
+    at = "2026-12-01T09:30:00.000000Z"
+    row = JobRow("aqztumh95k", "my-job", JobState.QUEUED, host="npu-a", device="npu", submitted_at=at)
+    shown = job_table([row], datetime(2026, 12, 1, 9, 30, tzinfo=timezone.utc)).plain()
+    assert f"\n{shown}```" in README
+    report = {"files": 3, "sent": 3, "sent_bytes": 2300, "biggest": [[name, size] for size, name in sizes]}
+    assert [word.split(" ")[0] for word in upload_words(report).split("biggest: ")[1].split(", ")] == re.findall(
+        r"([a-z]+\.[a-z]+) [0-9]", README.split("biggest: ")[1].split("\n")[0]
+    )
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:
