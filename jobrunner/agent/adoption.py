@@ -48,4 +48,7 @@ class Adopter(Supervisor):
         return bool((procs.alive(self.command) if known else self.members()) or stopping.containers_of(self))
 
     def outcome(self):
+        found = stopping.container_outcome(self)
+        if found is not None:
+            return found
         return None, None, "unobserved", "it ended while no supervisor was its parent, so its exit code is not known"

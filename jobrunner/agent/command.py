@@ -9,7 +9,7 @@ import json
 import os
 import signal
 
-from . import env, files, jobs, kernel, procs, runtime
+from . import command_build, env, files, jobs, kernel, runtime
 from .files import AgentError
 
 SETUP_EXIT = 125
@@ -38,9 +38,10 @@ def become(layout, plan, status):
         os._exit(SETUP_EXIT)
     except env.SetupFailed as error:
         _tell(status, setup=str(error))
+        _say(str(error))
         os._exit(error.code)
     except AgentError as error:
-        _tell(status, setup=error.message)
+        _tell(status, setup=error.message, full=error.code == "no_space")
         _say(error.message)
     except OSError as error:
         _tell(status, setup=str(error), full=error.errno in (errno.ENOSPC, errno.EDQUOT))
@@ -92,16 +93,17 @@ def prepare(layout, plan):
     from . import worktree
 
     worktree.materialise(layout, plan.job_id, plan.attempt, carry_from=plan.attempt - 1 if plan.attempt > 1 else None)
-    work = os.path.join(layout.attempt(plan.job_id, plan.attempt), b"work")
     files.make_dir(os.path.join(layout.job(plan.job_id), b"out"))
     checkpoint, others = _resume(layout, plan.job_id, run)
-    environment = _environment(layout, plan, request, work, checkpoint)
-    home = files.to_text(environment.get(b"HOME") or b"/")
-    argv = runtime.command_argv(run, work, home, checkpoint, others)
-    docker = (run.get("runtime") or {}).get("docker")
+    build = command_build.Build(layout, plan, request, checkpoint, _say)
+    docker = build.options.get("docker")
     if docker:
-        argv = _in_container(layout, plan, run, docker, argv, work)
-    return procs.to_argv(argv), environment, work
+        from . import command_container
+
+        argv, environment = command_container.prepare(build, docker, others)
+    else:
+        argv, environment = build.plain(others)
+    return argv, environment, build.work
 
 
 def _resume(layout, job_id, run):
@@ -115,111 +117,6 @@ def _resume(layout, job_id, run):
         path = told.get(name)
         others[name] = path or (notes.newest(layout, name) if JOB_ID.match(name) else None)
     return notes.newest(layout, job_id), others
-
-
-def _environment(layout, plan, request, work, checkpoint):
-    run = jobs.run_of(request)
-    options, device = run.get("runtime") or {}, run.get("device") or "cpu"
-    container = bool(options.get("docker"))
-    folder = layout.job(plan.job_id)
-    job = {
-        "id": plan.job_id,
-        "name": request.get("name"),
-        "attempt": plan.attempt,
-        "device": device,
-        "cards": plan.cards,
-        "out": files.to_text(os.path.join(folder, b"out")),
-        "resume": checkpoint,
-        "container": container,
-    }
-    last = env.marks(job)
-    recorded = env.as_bytes(files.read_json(os.path.join(folder, b"environ.json")) or {})
-    table = env.session_part(recorded)
-    for layer in (run.get("host_env"), run.get("env"), files.read_json(os.path.join(folder, b"secrets.json"))):
-        table.update(env.as_bytes(layer))
-    home = table.setdefault(b"HOME", files.to_bytes(os.path.expanduser("~")))
-    table.setdefault(b"PATH", b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    table = env.defaults(table, device, plan.master_port, plan.hccl_port)
-    table.pop(b"JOBRUNNER_RESUME_FROM", None)
-    table.update(last)
-    table[b"PWD"] = work
-    if options.get("migrate"):
-        from . import migrate
-
-        table = migrate.shimmed(table, device, layout.attempt(plan.job_id, plan.attempt))
-    if not container:
-        table = _activated(table, run, options, device, home, work)
-    table.pop(b"JOBRUNNER_RESUME_FROM", None)
-    table.update(last)
-    table[b"PWD"] = work
-    return table
-
-
-def _activated(table, run, options, device, home, work):
-    """The layers that a shell or a vendor has a part in: vendor, host setup, conda or venv, runtime setup."""
-    items = []
-    if options.get("vendor") != "off":
-        table = env.vendor_values(device, table)
-        items += [(b"vendor", path, b"") for path in env.vendor_scripts(device, home)]
-    items += [(b"line", files.to_bytes(line), b"") for line in run.get("host_setup") or []]
-    late = [(b"line", files.to_bytes(line), b"") for line in options.get("setup") or []]
-    expand = lambda path: files.to_bytes(runtime.expand_home(path, files.to_text(home)))  # noqa: E731
-    if options.get("conda"):
-        base = env.conda_base(table, home)
-        if base is None:
-            raise env.SetupFailed(
-                SETUP_EXIT,
-                "conda is asked for and no conda installation was found: "
-                "name its folder in the host's setup (export CONDA_EXE=…/bin/conda)",
-            )
-        items.append((b"conda", base, expand(options["conda"])))
-    elif options.get("venv"):
-        folder = os.path.join(work, expand(options["venv"]))
-        if not os.path.isdir(os.path.join(folder, b"bin")):
-            raise env.SetupFailed(SETUP_EXIT, "there is no virtual environment in {}".format(files.to_text(folder)))
-        table = env.venv_values(env.source(items, table, work), folder)
-        items = []
-    return env.source(items + late, table, work)
-
-
-def _in_container(layout, plan, run, docker, argv, work):
-    device = run.get("device") or "cpu"
-    names = sorted(
-        set(run.get("host_env") or {})
-        | set(run.get("env") or {})
-        | set(run.get("secrets") or [])
-        | {
-            files.to_text(name)
-            for name in env.marks(
-                {
-                    "id": plan.job_id,
-                    "name": "",
-                    "attempt": plan.attempt,
-                    "device": device,
-                    "cards": plan.cards,
-                    "out": "",
-                    "resume": "x",
-                    "container": True,
-                }
-            )
-        }
-        | {"MASTER_ADDR", "MASTER_PORT", "HCCL_IF_BASE_PORT", "PYTHONUNBUFFERED"}
-    )
-    options = run.get("runtime") or {}
-    facts = {
-        "job": plan.job_id,
-        "attempt": plan.attempt,
-        "device": device,
-        "cards": plan.cards,
-        "names": names,
-        "work": files.to_text(work),
-        "out": files.to_text(os.path.join(layout.job(plan.job_id), b"out")),
-        "uid": os.getuid(),
-        "gid": os.getgid(),
-        "setup": list(run.get("host_setup") or []) + list(options.get("setup") or []),
-        "nodes": {path for path in runtime.node_candidates(device, plan.cards) if os.path.exists(path)},
-    }
-    return runtime.docker_argv(docker, argv, facts)
 
 
 def _exec(argv, environment):

@@ -1,28 +1,22 @@
-"""Argument vectors of a job's command, built as data: plain, by an interpreter, or inside a container. Pure."""
+"""Argument vectors of a job's command, built as data: plain, or by an interpreter. Pure."""
 
 import os
 
 from . import files
+from .containers_plan import docker_argv  # noqa: F401 - the third way to run a command
 from .files import AgentError
-
-LABEL = "jobrunner.job"
-VISIBLE = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "mlu": "MLU_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
-
-_SETUP = (
-    '__jr_n=$1; shift; while [ "$__jr_n" -gt 0 ]; do __jr_line=$1; shift; __jr_n=$((__jr_n - 1)); '
-    'eval "$__jr_line" || exit; done; unset __jr_n __jr_line; exec "$@"'
-)
 
 
 def visible_devices(device, cards, in_container=False):
-    """The three vendors' variables so that a job sees its own cards and no others. Pure.
+    """The vendors' variables so that a job sees its own cards and no others. Pure.
 
-    Ascending ids without blanks or ranges; in a container the numbers count from 0. With no cards all three are empty.
+    Ascending ids without blanks or ranges; in a container the numbers count from 0. With no cards all are empty.
     """
-    if not cards or device not in VISIBLE:
-        return dict.fromkeys(VISIBLE.values(), "")
-    ids = range(len(cards)) if in_container else sorted(int(card) for card in cards)
-    return {VISIBLE[device]: ",".join(str(index) for index in ids)}
+    from . import accelerators
+
+    if device not in accelerators.KINDS:
+        cards = ()
+    return accelerators.visible(device, range(len(cards)) if in_container else cards)
 
 
 def expand_home(path, home):
@@ -117,82 +111,3 @@ def python_word(runtime, home):
     if runtime.get("python"):
         return expand_home(runtime["python"], home)
     return "python" if runtime.get("venv") or runtime.get("conda") else "python3"
-
-
-def container_name(job_id, attempt):
-    """The name that `docker` knows an attempt by."""
-    return "jobrunner-{}-{}".format(job_id, attempt)
-
-
-def docker_argv(docker, command, facts):
-    """`docker run …` for a job. Values of variables are never words: `--env NAME` takes them from the environment.
-
-    `docker` is the spec's `{image, mounts, options}`; `facts` has job, attempt, device, cards, work, out, uid, gid,
-    names (variables to pass), setup (lines for a bash inside), nodes (device files that exist on the host).
-    """
-    options = [str(option) for option in docker.get("options") or []]
-    words = [
-        "docker",
-        "run",
-        "--rm",
-        "--init",
-        "--name",
-        container_name(facts["job"], facts["attempt"]),
-        "--label",
-        "{}={}".format(LABEL, facts["job"]),
-    ]
-    if not _has(options, "--network", "--net"):
-        words += ["--network", "host"]
-    if not _has(options, "--ipc", "--shm-size"):
-        words += ["--ipc", "host"]
-    if not _has(options, "--user", "-u"):
-        words += ["--user", "{}:{}".format(facts["uid"], facts["gid"])]
-    words += _devices(facts["device"], facts["cards"], facts.get("nodes") or ())
-    for folder in (facts["work"], facts["out"]):
-        words += ["--mount", "type=bind,source={0},target={0}".format(folder)]
-    for mount in docker.get("mounts") or []:
-        words += ["--volume", str(mount)]
-    words += ["--workdir", facts["work"]]
-    for name in sorted(facts["names"]):
-        words += ["--env", name]
-    setup = list(facts.get("setup") or [])
-    inner = ["bash", "-c", _SETUP, "jobrunner", str(len(setup)), *setup, *list(command)] if setup else list(command)
-    return words + options + ["--entrypoint", inner[0], docker["image"]] + inner[1:]
-
-
-def _has(options, *names):
-    return any(option == name or option.startswith(name + "=") for option in options for name in names)
-
-
-NPU_COMMON = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-NPU_MOUNTS = (
-    "/usr/local/dcmi",
-    "/usr/local/bin/npu-smi",
-    "/usr/local/Ascend/driver/lib64",
-    "/usr/local/Ascend/driver/version.info",
-    "/etc/ascend_install.info",
-)
-MLU_COMMON = ("/dev/cambricon_ctl",)
-MLU_MOUNTS = ("/usr/bin/cnmon",)
-
-
-def node_candidates(device, cards):
-    """Files of the host that a container of these cards wants, where they exist."""
-    if device == "npu":
-        return ["/dev/davinci{}".format(card) for card in cards] + list(NPU_COMMON + NPU_MOUNTS)
-    if device == "mlu":
-        own = [form.format(card) for card in cards for form in ("/dev/cambricon_dev{}", "/dev/cambricon_ipcm{}")]
-        return own + list(MLU_COMMON + MLU_MOUNTS)
-    return []
-
-
-def _devices(device, cards, nodes):
-    if not cards:
-        return []
-    if device == "gpu":
-        return ["--gpus", '"device={}"'.format(",".join(str(card) for card in sorted(cards)))]
-    words = []
-    for node in node_candidates(device, sorted(cards)):
-        if node in nodes:
-            words += ["--device", node] if node.startswith("/dev/") else ["--volume", "{0}:{0}:ro".format(node)]
-    return words

@@ -103,7 +103,7 @@ def _container_lives(layout, job_id):
         return False
     from . import containers
 
-    return bool(containers.of_job(job_id))
+    return bool(containers.of_job(layout, job_id, ended=True))
 
 
 def adopt(layout, job_id, attempt, lock):

@@ -14,7 +14,7 @@ def keepers(layout, device, cards):
     if _may_have_containers(layout):
         from . import containers
 
-        living |= containers.living_jobs()
+        living |= containers.living_jobs(layout)
     for job_id in living:
         for start in _starts_of(layout, job_id):
             if start.get("device") == device:
@@ -33,8 +33,9 @@ def _starts_of(layout, job_id):
 
 
 def expect_containers(layout):
-    """Remember that jobs in containers are started here: from now on docker is asked before a card is given."""
-    files.write_file(os.path.join(layout.home, b"containers"), b"", sync=False)
+    """Remember that jobs in containers are started here: from now on their engines are asked before a card is given."""
+    if not _may_have_containers(layout):
+        files.write_file(os.path.join(layout.home, b"containers"), b"[]", sync=False)
 
 
 def _may_have_containers(layout):

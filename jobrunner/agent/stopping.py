@@ -40,19 +40,43 @@ def grace_of(supervisor):
 
 
 def containers_of(supervisor):
-    """Live containers of the job (ids); docker is asked only for jobs that run in one."""
-    if not (supervisor.run_spec.get("runtime") or {}).get("docker"):
+    """Live containers of the job; an engine is asked only for jobs that run in one."""
+    if not _in_container(supervisor):
         return []
     from . import containers
 
-    return containers.of_job(supervisor.job_id)
+    return containers.of_job(supervisor.layout, supervisor.job_id)
+
+
+def _in_container(supervisor):
+    return bool((supervisor.run_spec.get("runtime") or {}).get("docker"))
+
+
+def container_outcome(supervisor):
+    """How the job's container ended, by its engine's record: as `Supervisor.outcome`; None if there is none."""
+    if not _in_container(supervisor):
+        return None
+    from . import containers_end
+
+    found = containers_end.outcome(supervisor.layout, supervisor.job_id, supervisor.attempt, supervisor.status)
+    if found is not None and supervisor.status is not None and found[2] in (None, "exit"):
+        return None  # the client has said the same, and what is known of the host's memory and disk counts
+    return found
+
+
+def forget_container(supervisor):
+    """Remove the job's container, whose end is written down."""
+    if _in_container(supervisor):
+        from . import containers_end
+
+        containers_end.remove(supervisor.layout, supervisor.job_id, supervisor.attempt)
 
 
 def _clear(supervisor):
     began = time.monotonic()
     asked, warned, wait = set(), False, 0.01
     in_container = bool(containers_of(supervisor))
-    if in_container:
+    if in_container and not _reached(supervisor):
         _to_container(supervisor, "TERM")
     while True:
         members = supervisor.members()
@@ -61,7 +85,7 @@ def _clear(supervisor):
             return
         passed = time.monotonic() - began
         if passed < grace_of(supervisor):
-            _ask(supervisor, members, asked)
+            _ask(supervisor, _to_ask(supervisor, members) if in_container else members, asked)
             wait = min(wait * 1.5, 0.2, max(0.001, grace_of(supervisor) - passed))
         else:
             _kill(supervisor, members, in_container)
@@ -70,6 +94,22 @@ def _clear(supervisor):
                 warned = True
                 _warn(supervisor, members)
         supervisor.turn(wait)
+
+
+def _reached(supervisor):
+    """True if processes inside the job's container are seen, so that each can be asked by itself."""
+    from . import containers
+
+    return any(containers.inside(process) for process in supervisor.members())
+
+
+def _to_ask(supervisor, members):
+    """Whom to send TERM of a job in a container: not the client, which is still to bring the last words, nor the
+    engine's init, which would pass it on a second time."""
+    from . import containers
+
+    client = (supervisor.command or {}).get("pid")
+    return [process for process in members if process.sid != client and not containers.is_init(process)]
 
 
 def _ask(supervisor, members, asked):
@@ -99,7 +139,7 @@ def _kill(supervisor, members, in_container):
 def _to_container(supervisor, name):
     from . import containers
 
-    containers.signal_job(supervisor.job_id, name)
+    containers.signal_job(supervisor.layout, supervisor.job_id, name)
 
 
 def _warn(supervisor, members):

@@ -122,7 +122,9 @@ def test_records_are_complete(runs: Runs) -> None:
     folder = runs.host.job("arecords1")
     ended = json.loads((folder / "1" / "exit.json").read_bytes())
     assert ended["exit_code"] == 0 and ended["usage"]["wall_s"] >= 0 and ended["left"] == []
-    assert sorted(path.name for path in (folder / "1").iterdir()) == ["exit.json", "log", "start.json", "work"]
+    assert sorted(path.name for path in (folder / "1").iterdir()) == [
+        "exit.json", "log", "runtime.json", "start.json", "work",
+    ]  # fmt: skip
     assert sorted(path.name for path in folder.iterdir()) == [
         "1", "environ.json", "events.jsonl", "final.json", "out", "request.json",
     ]  # fmt: skip
