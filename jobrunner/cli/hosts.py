@@ -111,7 +111,7 @@ def add(
         return _confirm_key(out, offer, yes=yes, fingerprint=fingerprint)
 
     with out.session() as session:
-        result = service.add(session, name, address=address, confirm=confirm)
+        result = service.add(session, name, address=address, confirm=confirm, fingerprint=fingerprint)
         data = {
             "host": result.host,
             "fingerprint": result.offer.fingerprint if result.offer else None,

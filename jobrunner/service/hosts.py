@@ -124,11 +124,17 @@ def _card_error(error: Any) -> dict[str, str]:
 
 
 def add(
-    session: Session, alias: str, *, address: str | None = None, confirm: Callable[[HostKeyOffer], bool] | None = None
+    session: Session,
+    alias: str,
+    *,
+    address: str | None = None,
+    confirm: Callable[[HostKeyOffer], bool] | None = None,
+    fingerprint: str | None = None,
 ) -> HostAddResult:
     """Pin the key of a host after `confirm(offer)` said yes, write the host down, and check it.
 
-    Raises HostKeyError for a changed or revoked key (those are never offered) and where nobody confirmed.
+    Raises HostKeyError for a changed or revoked key (those are never offered), where nobody confirmed, and for a known
+    key that is not the one of `fingerprint`.
     """
     from jobrunner.transport.connect import scan_host_key
     from jobrunner.transport.hostkeys import KnownHosts, accept, pin
@@ -151,6 +157,7 @@ def add(
         _pin(config, key, pin)
     else:
         accept(config, verdict)
+        _expect(alias, key, fingerprint)
     result = check(session, [alias])
     return HostAddResult(
         host=result.hosts[0],
@@ -162,6 +169,21 @@ def add(
         warnings=session.warnings,
         hosts_asked=1,
         hosts_answered=result.hosts_answered,
+    )
+
+
+def _expect(alias: str, key: HostKey, fingerprint: str | None) -> None:
+    """Raise HostKeyError if a fingerprint is asked for and a key, known though it is, has another one."""
+    if fingerprint is None:
+        return
+    shown, wanted = (text.removeprefix("SHA256:").rstrip("=") for text in (key.fingerprint, fingerprint))
+    if shown == wanted:
+        return
+    raise HostKeyError(
+        f"{alias} shows the {key.type} key {key.fingerprint}, which is trusted already, not {fingerprint}",
+        host=alias,
+        code="hostkey_changed",
+        remedy="ask the host's administrator which is right; if the trusted one is not, remove it from known_hosts",
     )
 
 

@@ -33,6 +33,8 @@ def test_from_an_unknown_host_to_a_retry_that_goes_on(lab: Lab, tmp_path: Path) 
     refused = client.run("cards", lab.alias, code=3).stderr
     assert "SHA256:" in refused and f"jobrunner hosts add {lab.alias}" in refused
     assert client.json("hosts", "add", lab.alias, "--yes")["pinned"] is True
+    wrong = client.json("hosts", "add", lab.alias, "--fingerprint", "SHA256:" + "A" * 43, code=3)
+    assert wrong["errors"][0]["code"] == "hostkey_changed"
     assert f"\n  {lab.alias}:" in (client.folder / "hosts.yaml").read_text(), "a plain word needs no quotes"
     listed = client.run("hosts", "ls")
     assert str(client.folder / "hosts.yaml") in listed.stderr and "just now" in listed.stdout

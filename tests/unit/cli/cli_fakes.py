@@ -235,7 +235,7 @@ class Fake:
 OFFER = results.HostKeyOffer("npu-a", "10.0.0.5", "ssh-ed25519", "SHA256:abcDEF")
 
 
-def adds_unknown_host(session, name, *, address, confirm):
+def adds_unknown_host(session, name, *, address, confirm, fingerprint):
     """A fake `hosts add` of a host that nobody knows yet."""
     if not confirm(OFFER):
         raise HostKeyError("the key of npu-a was not confirmed", host=name, code="hostkey_unknown")
