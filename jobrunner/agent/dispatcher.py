@@ -51,6 +51,7 @@ def ensure_running(layout):
     The lock is taken here and handed to the new process, so that two callers never start two.
     """
     if not queue.names(layout):
+        no_more_after_reboot(layout)
         return False
     lock = leases.bind(lock_of(layout))
     if lock is None:
@@ -80,7 +81,16 @@ def main(argv):
             return 0
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     Dispatcher(layout, lock, [int(word) for word in argv[3].split(",") if word] if len(argv) > 3 else ()).run()
+    no_more_after_reboot(layout)
     return 0
+
+
+def no_more_after_reboot(layout):
+    """The queue is empty: the crontab's line that would start it after a reboot goes, if there ever was one."""
+    if os.path.exists(layout.reboot_file()):
+        from . import reboot
+
+        reboot.drop(layout)
 
 
 class Dispatcher:

@@ -51,6 +51,10 @@ class Layout:
         """The queue's entry of a job: its presence is what QUEUED means."""
         return os.path.join(self.queue, os.path.basename(self.job(job_id)))
 
+    def reboot_file(self):
+        """What the crontab's line runs after a boot (see reboot.py); there only while a line may be there."""
+        return os.path.join(self.home, b"on-reboot.py")
+
     def job_lock(self, job_id):
         """The abstract name held by whoever acts on the job: its supervisor for life, others for a moment."""
         return lock_name("job", self.instance, job_id)

@@ -51,6 +51,10 @@ def enqueue(layout, job_id, request, attempt=1, not_before=None, since=None, car
         return False
     if files.create_json(layout.queued(job_id), entry):
         jobs.journal(layout, job_id, "queued", attempt=attempt, not_before=not_before)
+        if entry["limits"].get("on_reboot") == "crontab":
+            from . import reboot
+
+            reboot.keep(layout, job_id)
         return True
     present = jobs.read_dict(layout.queued(job_id)) or {}
     if (present.get("attempt") or 1) < attempt:

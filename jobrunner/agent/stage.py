@@ -8,7 +8,7 @@ import json
 import os
 import time
 
-from . import blobs, clock, manifest, remove
+from . import able, blobs, clock, manifest, remove
 from .files import AgentError, append_line, make_dir, read_json, to_bytes, to_text, write_file, write_json
 from .layout import JOB_ID
 
@@ -43,6 +43,7 @@ def run(session, request):
     jobs = _check_jobs(request.get("jobs"))
     fresh = [job for job in jobs if not _exists(layout, job["request"]["id"])]
     entries = _entries(request) if fresh else None
+    able.check_launchers(fresh)
     need = []
     wanted = []
     if entries is not None:
@@ -61,6 +62,7 @@ def run(session, request):
         blobs.receive(layout, session, wanted[index][0], wanted[index][1])
     if blobs.missing(layout, wanted):
         raise AgentError("changed", "contents that were here have gone away meanwhile", "Submit again.")
+    able.check_programs(layout, fresh, entries)
     return commit(layout, [(job, entries) for job in fresh], existing)
 
 
@@ -83,6 +85,8 @@ def run_clone(session, request):
             "the code of {} has been cleaned away here".format(source),
             "Submit the spec again from the folder that holds the code.",
         )
+    able.check_launchers([job])
+    able.check_programs(layout, [job], entries)
     if request.get("resume"):
         job["resume"] = {"v": 1, "job": source}
     blobs.check_space(layout.root, *manifest.total(entries or []))

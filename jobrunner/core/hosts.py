@@ -132,6 +132,7 @@ class HostSpec(Model):
             "max_cards": self.max_cards,
             "cpu_jobs": self.cpu_jobs,
             "cards": self.cards,
+            "on_reboot": self.on_reboot,
         }
 
 

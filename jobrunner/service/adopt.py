@@ -34,7 +34,7 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
     errors: list[JobrunnerError] = []
     for alias, outcome in session.links.map(ask, aliases).items():
         if outcome.value is None:
-            errors.append(outcome.error or HostError(f"{alias} gave no answer", host=alias))
+            errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
             continue
         remember_host(session, alias, outcome.value)
         _take(session, alias, outcome.value, rows, added)

@@ -61,7 +61,7 @@ def cancel(session: Session, words: Sequence[str], *, grace: float | None = None
         errors=[*unknown, *errors.values(), *_survivors(rows, left)],
         warnings=session.warnings,
         hosts_asked=found.asked,
-        hosts_answered=len(found.answers),
+        hosts_answered=found.answered,
     )
 
 
@@ -118,16 +118,19 @@ def set_priority(session: Session, word: str, value: int) -> Listing:
 def _wish(session: Session, words: Sequence[str], kind: str, **more: Any) -> Listing:
     ids, errors = _resolve_all(session, words)
     by_host: dict[str, list[str]] = {}
+    instances: dict[str, str | None] = {}
     for id_ in ids:
-        row = session.ledger.get(id_)
+        detail = session.ledger.detail(id_)
+        row = detail.row
         if row.state.final:
             raise UsageError(f"{row.name} ({id_}) is {row.state.value} already: only a queued job can be changed")
         if row.host is None:
             raise UsageError(f"{row.name} ({id_}) is on no host yet", remedy="try again in a moment")
         by_host.setdefault(row.host, []).append(id_)
+        instances[row.host] = detail.instance
 
     def ask(link: HostLink) -> dict[str, Any]:
-        return link.request("wish", ids=by_host[link.alias], kind=kind, **more)
+        return link.request("wish", ids=by_host[link.alias], kind=kind, instance=instances[link.alias], **more)
 
     answered = 0
     for alias, outcome in session.links.map(ask, list(by_host)).items():
@@ -139,9 +142,8 @@ def _wish(session: Session, words: Sequence[str], kind: str, **more: Any) -> Lis
         views = {id_: view for id_, view in outcome.value["jobs"].items() if view}
         session.ledger.apply_views(alias, session.link(alias).host_facts["instance"], views, now())
     rows = [session.ledger.get(id_) for id_ in ids]
-    errors += [
-        _too_late(row) for row in rows if kind == "hold" and row.state is not JobState.QUEUED and not row.unreachable
-    ]
+    changes = kind in ("hold", "priority")
+    errors += [_too_late(row, kind) for row in rows if changes and not row.unreachable and _has_begun(row)]
     return Listing(
         rows=rows,
         notes=job_notes(session, rows),
@@ -152,8 +154,13 @@ def _wish(session: Session, words: Sequence[str], kind: str, **more: Any) -> Lis
     )
 
 
-def _too_late(row: JobRow) -> UsageError:
-    return UsageError(f"{row.name} ({row.id}) is {row.state.value}: only a queued job can be held", code="not_queued")
+def _has_begun(row: JobRow) -> bool:
+    return row.state not in (JobState.STAGING, JobState.QUEUED)
+
+
+def _too_late(row: JobRow, kind: str) -> UsageError:
+    what = "be held" if kind == "hold" else "change its place"
+    return UsageError(f"{row.name} ({row.id}) is {row.state.value}: only a queued job can {what}", code="not_queued")
 
 
 def attach(session: Session, word: str) -> int:

@@ -33,7 +33,7 @@ def checkpoints(session: Session, word: str) -> CheckpointList:
         errors=list(found.errors.values()),
         warnings=session.warnings,
         hosts_asked=found.asked,
-        hosts_answered=len(found.answers),
+        hosts_answered=found.answered,
     )
 
 

@@ -174,5 +174,5 @@ def _result(session: Session, row: JobRow, findings: list[dict[str, Any]], found
         errors=list(found.errors.values()),
         warnings=session.warnings,
         hosts_asked=found.asked,
-        hosts_answered=len(found.answers),
+        hosts_answered=found.answered,
     )

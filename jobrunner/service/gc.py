@@ -21,7 +21,7 @@ def gc(session: Session, names: Sequence[str], dry_run: bool = False) -> GcResul
     )
     for alias, outcome in outcomes.items():
         if outcome.value is None:
-            errors.append(outcome.error or HostError(f"{alias} gave no answer", host=alias))
+            errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
             continue
         removed, size = outcome.value["removed"], outcome.value["bytes"]
         rows.append({"name": alias, "removed": removed, "bytes": size, "dry_run": dry_run})

@@ -62,7 +62,7 @@ def check(session: Session, names: Sequence[str]) -> HostsResult:
     rows = []
     for alias, outcome in session.links.map(ask, aliases).items():
         if outcome.value is None:
-            error = outcome.error or HostError(f"{alias} gave no answer", host=alias)
+            error = session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias))
             found.errors[alias] = error
             rows.append({**_empty_check(session, alias), "error": error.as_json()})
             continue
@@ -213,22 +213,42 @@ def write_down(session: Session, alias: str, address: str | None) -> str | None:
         return None
     path: Path = session.hosts_file
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = text.splitlines()
-    entry = f"  {_yaml(alias)}:" + (f" {{address: {_yaml(address)}}}" if address else "")
-    if "hosts:" in lines:
-        lines.insert(lines.index("hosts:") + 1, entry)
-    elif not any(line.lstrip().startswith("hosts:") for line in lines):
-        lines += ["hosts:", entry]
-    else:
-        session.warn(
-            f"add `{entry.strip()}` to {path} yourself: its `hosts:` is written in a way that is not changed here"
-        )
+    entry = f"{_yaml(alias)}:" + (f" {{address: {_yaml(address)}}}" if address else "")
+    longer = _with_entry(text, entry)
+    if not _adds_only(text, longer, alias):
+        session.warn(f"add `{entry}` to {path} yourself: its `hosts:` is written in a way that is not changed here")
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".new")
-    aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    aside.write_text(longer, encoding="utf-8")
     aside.replace(path)
     return str(path)
+
+
+def _with_entry(text: str, entry: str) -> str:
+    """A hosts file's text with one more line under `hosts:`, as deep as the lines that are there."""
+    lines = text.splitlines()
+    if "hosts:" not in lines:
+        return "\n".join([*lines, "hosts:", f"  {entry}"]) + "\n"
+    place = lines.index("hosts:") + 1
+    below = (line for line in lines[place:] if line.strip() and not line.lstrip().startswith("#"))
+    first = next(below, "")
+    depth = len(first) - len(first.lstrip(" ")) or 2
+    lines.insert(place, " " * depth + entry)
+    return "\n".join(lines) + "\n"
+
+
+def _adds_only(text: str, longer: str, alias: str) -> bool:
+    """True if the longer text reads as the same hosts file with this one host more."""
+    from jobrunner.core.errors import SpecError
+    from jobrunner.core.hosts import load_hosts
+
+    try:
+        before, after = load_hosts(text, "hosts file"), load_hosts(longer, "hosts file")
+    except SpecError:
+        return False
+    rest = {name: host for name, host in after.hosts.items() if name != alias}
+    return alias in after.hosts and rest == before.hosts and after.settings == before.settings
 
 
 def _yaml(text: str) -> str:
@@ -255,7 +275,7 @@ def _set_drained(session: Session, names: Sequence[str], on: bool) -> HostsResul
     errors: list[JobrunnerError] = []
     for alias, outcome in session.links.map(lambda link: link.request("drain", on=on), aliases).items():
         if outcome.value is None:
-            errors.append(outcome.error or HostError(f"{alias} gave no answer", host=alias))
+            errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
             known = session.ledger.host(alias)
             drained = known.drained if known else None
             rows.append({"name": alias, "reachable": False, "drained": drained, "error": errors[-1].as_json()})

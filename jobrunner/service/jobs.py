@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.service import afters
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import Reconciled, reconcile, take_over
 from jobrunner.service.results import JobDetails, Listing, WaitResult, changed_rows
@@ -45,7 +46,7 @@ def list_jobs(
         errors=list(found.errors.values()),
         warnings=session.warnings,
         hosts_asked=found.asked,
-        hosts_answered=len(found.answers),
+        hosts_answered=found.answered,
     )
 
 
@@ -93,7 +94,7 @@ def show(session: Session, word: str) -> JobDetails:
         errors=list(found.errors.values()),
         warnings=[*session.warnings, *map(str, detail.warnings)],
         hosts_asked=found.asked,
-        hosts_answered=len(found.answers),
+        hosts_answered=found.answered,
     )
 
 
@@ -164,7 +165,10 @@ def wait(
         left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
         if left <= 0:
             break
-        found = _wait_once(session, [row for row in rows if not row.state.final], left)
+        asked = [row for row in rows if not row.state.final]
+        asked += [session.ledger.get(id_) for id_ in afters.awaited(session, ids) if id_ not in ids]
+        found = _wait_once(session, asked, left)
+        afters.tell(session, found)
         before, rows = rows, [session.ledger.get(id_) for id_ in ids]
         if on_change and (changed := changed_rows(before, rows)):
             on_change(changed)
@@ -176,7 +180,7 @@ def wait(
         errors=list(found.errors.values()),
         warnings=session.warnings,
         hosts_asked=found.asked,
-        hosts_answered=len(found.answers),
+        hosts_answered=found.answered,
     )
 
 

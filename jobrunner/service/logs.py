@@ -102,6 +102,7 @@ def _stream(
     """One `tail` on the host; `place` moves with every piece."""
     lines = wanted["lines"] if place.offset is None else None
     asked = {"id": row.id, "attempt": place.attempt, "offset": place.offset, "lines": lines, "follow": follow}
+    asked["instance"] = session.ledger.detail(row.id).instance  # an alias may lead to another machine by now
     filters = {key: wanted[key] for key in ("grep", "since") if wanted[key] is not None}
     with link.stream("tail", timeout=SILENCE_S, **asked, **filters) as stream:
         for kind, payload in stream:

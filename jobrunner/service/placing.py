@@ -42,11 +42,12 @@ def place_all(session: Session, specs: Sequence[JobSpec], only: str | None) -> l
 
 def _candidates(session: Session, spec: JobSpec, only: str | None) -> list[str]:
     """Hosts that a spec may go to by its own words; all known ones where it names none."""
-    if only is not None:
-        return [only]
-    if spec.hosts:
-        return list(spec.hosts)
-    names = session.known_aliases()
+    holders = _holders(session, spec)
+    names = [only] if only is not None else list(spec.hosts) or session.known_aliases()
+    if holders:
+        names = [name for name in holders if name in names or (only is None and not spec.hosts)]
+        if not names or len(holders) > 1:
+            raise _checkpoint_elsewhere(holders)
     if not names:
         raise UsageError(
             "no hosts are known, so there is nowhere to send a job",
@@ -54,6 +55,25 @@ def _candidates(session: Session, spec: JobSpec, only: str | None) -> list[str]:
             remedy=f"name one with --host ALIAS (from your SSH configuration), or list it in {session.hosts_file}",
         )
     return names
+
+
+def _holders(session: Session, spec: JobSpec) -> dict[str, str]:
+    """The hosts of the jobs whose checkpoints a spec's words name (`{checkpoint:JOB}`): a path there, with the job."""
+    from jobrunner.core.placeholders import OPEN, find
+
+    words = [word for word in (*spec.args, *spec.resume_args) if f"{OPEN}:" in word]
+    named = [job for word in words for job in find(word)[1] if job is not None]
+    rows = [session.ledger.get(session.ledger.resolve(job)) for job in named]
+    return {row.host: row.id for row in rows if row.host is not None}
+
+
+def _checkpoint_elsewhere(holders: Mapping[str, str]) -> UsageError:
+    where = ", ".join(f"{id_} on {host}" for host, id_ in holders.items())
+    return UsageError(
+        f"the spec names a checkpoint that lies on a host where this job may not go ({where})",
+        code="checkpoint_elsewhere",
+        remedy="let it go to that host, or `jobrunner checkpoints JOB --pull last` and send the file with the code",
+    )
 
 
 def _obvious(session: Session, spec: JobSpec, names: list[str]) -> bool:

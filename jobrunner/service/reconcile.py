@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, HostSetupError, JobrunnerError
-from jobrunner.service import submitters
+from jobrunner.service import afters, submitters
 from jobrunner.service.clock import age_seconds, now
 from jobrunner.service.session import Session
 
@@ -33,7 +33,12 @@ class Reconciled:
     @property
     def asked(self) -> int:
         """How many hosts were asked."""
-        return len(self.answers) + len(self.errors)
+        return len(self.answers.keys() | self.errors.keys())
+
+    @property
+    def answered(self) -> int:
+        """How many hosts answered for what was asked. A machine that never had the jobs does not."""
+        return len(self.answers.keys() - self.errors.keys())
 
 
 def reconcile(
@@ -49,6 +54,8 @@ def reconcile(
     With `cards` their cards are told too; `fresh` has the vendor's tool asked even if it was a moment ago.
     """
     wanted = None if only is None else set(only)
+    if wanted:
+        wanted |= afters.awaited(session, wanted)
     live: dict[str, list[LiveJob]] = {}
     for alias, jobs in session.ledger.live_by_host().items():
         chosen = [job for job in jobs if wanted is None or job.id in wanted]
@@ -73,7 +80,7 @@ def reconcile(
         session.warn(note)
     for alias, outcome in outcomes.items():
         if outcome.error is not None:
-            found.errors[alias] = outcome.error
+            found.errors[alias] = session.named(alias, outcome.error)
             session.ledger.mark_unreachable(alias, outcome.error.message, now())
             continue
         assert outcome.value is not None
@@ -83,6 +90,7 @@ def reconcile(
         )
         if problem is not None:
             found.errors[alias] = problem
+    afters.tell(session, found)
     return found
 
 

@@ -65,9 +65,10 @@ def _here(session: Session, row: JobRow, detail: Any, fresh: bool) -> SubmitResu
     spec = spec_from_json(detail.request["spec"])
     secrets = take_secrets(spec.secrets, session.environ, session.secrets_file)
     at, job_id = now(), new_id(os.urandom(16))
+    folder = (detail.request.get("client") or {}).get("folder")
     request = staging.request_for(
-        session, spec, row.host, job_id=job_id, at=at, code=detail.request.get("code"), client=client_identity(),
-        retry_of=row.id,
+        session, spec, row.host, job_id=job_id, at=at, code=detail.request.get("code"),
+        client={**client_identity(), "folder": folder}, retry_of=row.id,
     )  # fmt: skip
     new = JobRow(job_id, row.name, JobState.STAGING, host=row.host, device=row.device, submitted_at=at, retry_of=row.id)
     me = submitters.Submitter(session.home)

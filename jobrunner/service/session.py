@@ -151,7 +151,13 @@ class Session:
             retry_s=settings.retry_for.seconds if self.patient else settings.connect_timeout.seconds,
             passphrase=_ask_passphrase,
             begun=self._begun.take if self._begun is not None else None,
+            greeting=self._kept_cancels,
         )
+
+    def _kept_cancels(self, alias: str) -> dict[str, Any]:
+        """Cancels that a host has not been told yet: they go with the first request of any command."""
+        wishes = self.ledger.pending_wishes(alias)
+        return {"cancel": [{"id": wish.job, "grace_s": wish.grace_s, "at": wish.at} for wish in wishes]}
 
     def link(self, alias: str) -> HostLink:
         """The open link to a host. Raises HostError."""
@@ -181,6 +187,23 @@ class Session:
         names = list(self.hosts.hosts)
         names += [host.alias for host in self.ledger.hosts() if host.instance and host.alias not in names]
         return names
+
+    def named(self, alias: str, error: JobrunnerError) -> JobrunnerError:
+        """A host's error, or NotFoundError if nothing knows a host of that name: no file, no resolver, no past."""
+        if error.code != "dns" or alias in self.written_hosts:
+            return error
+        known = self.ledger.host(alias)
+        if (known is not None and known.instance) or self.links.target(alias).config.hostname != alias:
+            return error
+        from jobrunner.core.words import nearest
+
+        near = nearest(alias, self.known_aliases())
+        return NotFoundError(
+            f"no host is called {alias!r}: it is not in {self.hosts_file}, not in the SSH configuration, and the name "
+            "cannot be resolved",
+            code="no_such_host",
+            remedy=f"did you mean {near}?" if near else "`jobrunner hosts ls` lists the known ones",
+        )
 
     def choose_hosts(self, wanted: list[str] | None) -> list[str]:
         """The aliases asked for, or every known one. Raises NotFoundError if there is none at all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import ConnectError, HostError, LinkLostError
@@ -23,7 +24,8 @@ class HostLink:
     """One host. Nothing is opened before the first use; a connection that died is opened anew at the next one.
 
     `host_facts` is what the host said of itself with its first answer. All methods may be called from any thread;
-    at most `settings.sessions` channels are open at once, further callers wait.
+    at most `settings.sessions` channels are open at once, further callers wait. `greeting` gives arguments that
+    go with the first request, unless it has them already.
     """
 
     def __init__(self, target: HostTarget, *, image: AgentImage | None = None) -> None:
@@ -31,6 +33,7 @@ class HostLink:
         self.alias = target.alias
         self.host_facts: dict[str, Any] = {}
         self.notes: list[str] = []
+        self.greeting: Callable[[], dict[str, Any]] | None = None
         self._image = image
         self._connection: HostConnection | None = None
         self._opening = threading.Lock()
@@ -78,7 +81,7 @@ class HostLink:
         limit = self.target.settings.request_s if timeout is None else timeout
         healthy = False
         try:
-            session.send_json({"v": 1, "op": op, **args})
+            session.send_json({"v": 1, "op": op, **self._greeting(), **args})
             try:
                 data = session.result(limit)
             except HostError as error:
@@ -104,7 +107,7 @@ class HostLink:
         session = self._new_session()
         try:
             session.timeout = self.target.settings.request_s if timeout is None else timeout
-            session.send_json({"v": 1, "op": op, **args})
+            session.send_json({"v": 1, "op": op, **self._greeting(), **args})
         except BaseException:
             session.close()
             raise
@@ -321,6 +324,12 @@ class HostLink:
                     remedy="Its sshd has a low MaxSessions, or forbids commands; ask its administrator for 4 or more.",
                 )
             pause = min(pause * 2, 0.5)
+
+    def _greeting(self) -> dict[str, Any]:
+        """The arguments of the greeting, at the first call."""
+        with self._lock:
+            greeting, self.greeting = self.greeting, None
+        return greeting() if greeting is not None else {}
 
     def _named(self, error: HostError, op: str, limit: float) -> HostError:
         if error.code == "timeout":

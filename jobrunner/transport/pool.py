@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, NotFoundError
 from jobrunner.transport.connect import preload
@@ -40,7 +41,8 @@ class Outcome(Generic[T]):
 class LinkPool:
     """Links by alias. `resolver` makes the target of an alias; it may raise HostError, UsageError or NotFoundError.
 
-    `begun` gives a link that somebody has begun to open to a target already, or None.
+    `begun` gives a link that somebody has begun to open to a target already, or None. `greeting` gives the arguments
+    that go with the first request to a host.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class LinkPool:
         resolver: Callable[[str], HostTarget],
         timings: Timer | None = None,
         begun: Callable[[HostTarget], HostLink | None] | None = None,
+        greeting: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
         self._resolver = resolver
         self._begun = begun
+        self._greeting = greeting
         self._timings = timings
         self._links: dict[str, HostLink] = {}
         self._lock = threading.Lock()
@@ -77,6 +81,8 @@ class LinkPool:
             preload()  # while the SSH configuration is being asked
             target = self._resolver(alias)
             fresh = (self._begun(target) if self._begun else None) or HostLink(target)
+            if self._greeting is not None:
+                fresh.greeting = functools.partial(self._greeting, alias)
             with self._lock:
                 if self._closed:
                     raise HostError(f"the link to {alias} was closed", host=alias, code="closed")
@@ -192,6 +198,7 @@ def open_pool(
     retry_s: float | None = None,
     passphrase: PassphraseSource | None = None,
     begun: Callable[[HostTarget], HostLink | None] | None = None,
+    greeting: Callable[[str], dict[str, Any]] | None = None,
 ) -> LinkPool:
     """The pool of a command: hosts of the hosts file, and any alias that the SSH configuration knows.
 
@@ -215,4 +222,4 @@ def open_pool(
             alias, ssh_config=file, address=spec.address, root=spec.root, python=spec.python, settings=settings
         )
 
-    return LinkPool(resolver, timings, begun)
+    return LinkPool(resolver, timings, begun, greeting)

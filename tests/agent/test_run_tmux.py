@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agentproc import agent_host, until
+from tests.support.agentproc import AgentFailed, agent_host, job, until
 from tests.support.running import Runs, of_job
 
 pytestmark = pytest.mark.needs_tmux
@@ -109,6 +109,7 @@ def test_without_tmux(tmp_path: Path) -> None:
         for name in ("bash", "env"):
             (bare / name).symlink_to(f"/usr/bin/{name}")
         runs = Runs(host, PATH=str(bare))
-        runs.submit("anotmux01", "true", launcher="tmux")
-        view = runs.final("anotmux01")
-        assert (view["state"], view["reason"]) == ("FAILED", "launch") and "no tmux" in view["evidence"]
+        asked = [job("anotmux01", command={"shell": "true"}, launcher="tmux")]
+        with pytest.raises(AgentFailed, match="no_tmux"):
+            runs.channel.stage(asked, None)
+        assert runs.view("anotmux01") is None

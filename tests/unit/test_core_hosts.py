@@ -20,7 +20,7 @@ def test_a_file_with_every_key():
     host = hosts.get("npu-a")
     assert (host.name, host.where) == ("npu-a", Address("10.0.0.5", "ml", 2222))
     assert host.env == {"HCCL_IF_IP": "10.0.0.5", "DEBUG": "007"}
-    assert host.limits() == {"only_cards": [0, 1, 2, 3], "max_cards": 4, "cpu_jobs": 8, "cards": 8}
+    assert host.limits() == {"only_cards": [0, 1, 2, 3], "max_cards": 4, "cpu_jobs": 8, "cards": 8, "on_reboot": "none"}
     assert (hosts.ssh_config, hosts.settings.connect_timeout.seconds) == ("~/.ssh/cluster", 5)
     assert (hosts.settings.request_timeout.seconds, hosts.settings.retry_for.seconds) == (60, 90)
 
