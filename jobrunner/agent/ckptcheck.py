@@ -9,6 +9,7 @@
 | folder with `latest` (DeepSpeed) or `latest_checkpointed_iteration.txt` (Megatron) | what that names is there |
 | `global_stepN/`, `iter_N/` beside such a pointer | the pointer names it or a later one |
 | folder with `*.index.json` | every shard that it names |
+| folder with `*.distcp` (torch.distributed) | `.metadata`, written last, is in it |
 | other folder | not empty, every file of a known kind in it whole |
 | other file | not empty, not all zeros |
 """
@@ -123,6 +124,8 @@ def _whole_folder(path):
     if b"latest" in names and not _pointed_at(path, read_pointer(path, b"latest")):
         return False
     if _TRACKER in names and not _pointed_at(path, megatron_target(path)):
+        return False
+    if any(name.endswith(b".distcp") for name in names) and b".metadata" not in names:
         return False
     if not _covered(path, base):
         return False

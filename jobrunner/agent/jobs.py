@@ -215,8 +215,21 @@ def _outcome(state, verdict, started, newest, entry):
         "attempt": verdict.get("attempt") or (entry or {}).get("attempt") or newest or None,
         "started_at": started.get("at"),
         "ended_at": verdict.get("at"),
-        "evidence": verdict.get("evidence"),
+        "evidence": verdict.get("evidence") if verdict else _evidence(state, started, entry),
     }
+
+
+def _evidence(state, started, entry):
+    """What shows that a job is in a state that is not its last. Pure."""
+    if entry:
+        return "it is in the host's queue since {}, for attempt {}".format(
+            entry.get("queued_at"), entry.get("attempt") or 1
+        )
+    if state != "RUNNING":
+        return "its folder is on the host"
+    return "its supervisor (pid {}) holds its lock, its command began as pid {} at {}".format(
+        (started.get("supervisor") or {}).get("pid"), (started.get("command") or {}).get("pid"), started.get("at")
+    )
 
 
 def _attempt_view(layout, job_id, number, started, ended, verdict):

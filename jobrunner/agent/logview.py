@@ -7,6 +7,8 @@ from .files import AgentError
 
 BLOCK = 256 * 1024
 MAX_LINE = 1024 * 1024  # what is longer is looked at in pieces
+PROBE = 4 * 1024 * 1024  # in so much of a log a line that says its time is looked for
+SCAN = 16 * PROBE  # and in so much from where the halving has led
 _STAMP = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -27,10 +29,10 @@ def matches(pattern, line):
     return pattern.search(line.decode("utf-8", "replace")) is not None
 
 
-def start_of_last(handle, size, count, pattern=None):
+def start_of_last(handle, size, count, pattern=None, working=lambda: None):
     """The offset from which on there are `count` lines (that have `pattern`); read from the end, block by block.
 
-    A last line without its newline counts.
+    A last line without its newline counts. `working` is called now and then.
     """
     if count <= 0:
         return size
@@ -41,6 +43,7 @@ def start_of_last(handle, size, count, pattern=None):
         length = min(BLOCK, at)
         at -= length
         block = os.pread(handle, length, at)
+        working()
         if first and block.endswith(b"\n"):
             block, first = block[:-1], False
         first = False
@@ -69,28 +72,76 @@ def _nth_from_end(block, count):
     return at
 
 
-def start_since(handle, size, moment):
+def start_since(handle, size, moment, working=lambda: None):
     """The offset of the first line whose time stamp is not before `moment` (seconds since 1970).
 
-    Lines say their time as `2026-12-01 09:30:00`, in UTC with Z, with an offset, else in the host's time. A log in
-    which no line does is shown whole.
+    Lines say their time as `2026-12-01 09:30:00`, in UTC with Z, with an offset, else in the host's time. Times are
+    taken to grow, so that a big log is searched by halves. In doubt more is shown: what follows the last line that says
+    its time, and all of a log in which none does. `working` is called now and then.
     """
-    at, rest, stamped = 0, b"", False
-    while at < size:
-        block = os.pread(handle, BLOCK, at)
+    if not stamped(handle, 0, min(size, PROBE)) and not stamped(handle, max(0, size - PROBE), size):
+        return 0
+    low, high = 0, size
+    while high - low > BLOCK:
+        working()
+        middle = (low + high) // 2
+        found = first_stamp(handle, middle, min(high, middle + PROBE))
+        if found is not None and found[1] < moment:
+            low = found[0]
+        else:
+            high = middle
+    return _first_not_before(handle, low, size, moment, working)
+
+
+def stamped(handle, at, end):
+    """True if a line that begins in `at`…`end` says its time."""
+    return first_stamp(handle, at, end) is not None
+
+
+def first_stamp(handle, at, end):
+    """`(offset, moment)` of the first line after `at` (a line's middle, unless 0) that says its time; else None."""
+    for begin, line in lines_from(handle, at, end):
+        found = moment_of(line) if begin > at or at == 0 else None
+        if found is not None:
+            return begin, found
+    return None
+
+
+def _first_not_before(handle, at, size, moment, working):
+    """From `at` on, the first line whose time is not before `moment`; else what follows the last that says its time."""
+    following = at
+    for begin, line in lines_from(handle, at, min(size, at + SCAN), working):
+        found = moment_of(line)
+        if found is not None and found >= moment:
+            return begin
+        if found is not None:
+            following = begin + len(line) + 1
+    return min(following, size)
+
+
+def lines_from(handle, at, end, working=lambda: None):
+    """`(offset, line)` of the lines between two offsets, the last one also without its end; of an overlong one the
+    beginning."""
+    rest, begin, told = b"", at, False
+    while at < end:
+        block = os.pread(handle, min(BLOCK, end - at), at)
         if not block:
             break
-        begin = at - len(rest)
+        working()
         at += len(block)
-        lines = (rest + block).split(b"\n")
-        rest = lines.pop()[-MAX_LINE:]
+        *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            found = moment_of(line)
-            stamped = stamped or found is not None
-            if found is not None and found >= moment:
-                return begin
+            if not told:
+                yield begin, line
+            told = False
             begin += len(line) + 1
-    return size if stamped else 0
+        if len(rest) > MAX_LINE:
+            if not told:
+                yield begin, rest
+            told = True
+            begin, rest = begin + len(rest), b""
+    if rest and not told:
+        yield begin, rest
 
 
 def moment_of(line):

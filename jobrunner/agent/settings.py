@@ -1,4 +1,4 @@
-"""What a user may set about cards on the host itself: `<root>/settings.json`, and for one machine `settings.json` in
+"""What a user may set on the host itself: `<root>/settings.json`, and for one machine `settings.json` in
 its instance's folder, which wins. An ill-formed value is passed over, and said in the card report's warnings.
 """
 
@@ -15,6 +15,8 @@ DEFAULTS = {
     "aside_deaths": 3,  # so many jobs in a row that die at start set a card aside; 0: never
     "aside_start_s": 60,  # "at start": within so many seconds
     "aside_for_s": 1800,  # so long a card stays aside
+    "check_s": 60,  # so often a running job's checkpoints, log and memory counters are looked at
+    "log_warn_mb": 5120,  # from so many MB on a log is said to be big; 0: never
 }
 
 

@@ -32,6 +32,20 @@ def run(session, request):
         viewer.close()
 
 
+def moment_of(since):
+    """Seconds since 1970 of a request's `since`: a stamp, such a number, or `{"ago_s": N}` by this host's clock."""
+    from . import clock
+
+    try:
+        if isinstance(since, dict):
+            return time.time() - float(since["ago_s"])
+        return clock.seconds(since) if isinstance(since, str) else float(since)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        raise AgentError(
+            "bad_request", "not a time: {!r}".format(since), "Give it as 2026-12-01T09:30:00Z, 10m or 2h."
+        ) from None
+
+
 class Viewer:
     """One viewing of one job: which attempt, how far, through which filter."""
 
@@ -101,24 +115,24 @@ class Viewer:
             # Another file than the one that was read before has no such place: from its beginning.
             self.offset = wanted["offset"] if isinstance(wanted["offset"], int) and 0 <= wanted["offset"] <= size else 0
         elif isinstance(wanted.get("lines"), int):
-            self.offset = logview.start_of_last(self._handle, size, wanted["lines"], self.pattern)
+            self.offset = logview.start_of_last(self._handle, size, wanted["lines"], self.pattern, self._working)
         elif wanted.get("since"):
             self.offset = self._since(size, wanted["since"])
         self._announce()
         return True
 
     def _since(self, size, since):
-        from . import clock
-
-        try:
-            moment = clock.seconds(since) if isinstance(since, str) else float(since)
-        except (ValueError, TypeError):
-            raise AgentError(
-                "bad_request", "not a time: {!r}".format(since), "Give it as 2026-12-01T09:30:00Z."
-            ) from None
+        moment = moment_of(since)
         if os.fstat(self._handle).st_mtime < moment:
             return size
-        return logview.start_since(self._handle, size, moment)
+        return logview.start_since(self._handle, size, moment, self._working)
+
+    def _working(self):
+        """Looking for the place where to begin may take a while in a big log: the client hears that we are alive."""
+        now = time.monotonic()
+        if now - self._ticked >= TICK_S:
+            self._ticked = now
+            self.session.send_json({"tick": True})
 
     def _announce(self, why=None):
         message = {"attempt": self.attempt, "offset": self.offset, "size": self._size()}

@@ -12,9 +12,9 @@ BLOCK = 1 << 20
 def materialise(layout, job_id, attempt, carry_from=None):
     """Make `<attempt>/work` from the job's manifest and the blobs; nothing to do if it is there. Returns its path.
 
-    `carry_from` is the attempt whose `carry` paths are copied over the tree. Raises AgentError `blob_damaged` (the
-    damaged content is removed, so that the next submit sends it again), `no_space`, or OSError. Works in a short-lived
-    process, so that the caller stays small.
+    `carry_from` is the attempt whose `carry` paths are copied over the tree, or the last before it that came so far as
+    to have one. Raises AgentError `blob_damaged` (the damaged content is removed, so that the next submit sends it
+    again), `no_space`, or OSError. Works in a short-lived process, so that the caller stays small.
     """
     folder = layout.attempt(job_id, attempt)
     target = os.path.join(folder, b"work")
@@ -139,8 +139,9 @@ def _carry(layout, job_id, number, top):
     """Copy what the spec's `carry` names from an earlier attempt's folder, over what the tree has there."""
     request = read_json(os.path.join(layout.job(job_id), b"request.json"), {})
     patterns = (request.get("run") or {}).get("carry") or []
-    old = os.path.join(layout.attempt(job_id, number), b"work")
-    if not patterns or not os.path.isdir(old):
+    tops = [os.path.join(layout.attempt(job_id, earlier), b"work") for earlier in range(number, 0, -1)]
+    old = next((top for top in tops if os.path.isdir(top)), None)
+    if not patterns or old is None:
         return
     from . import inside
 
