@@ -33,10 +33,11 @@ def signal_name(number):
         return "SIG{}".format(number)
 
 
-def classify(status, setup_error=None, launch_error=None, oom=None, disk_full=None):
+def classify(status, setup_error=None, launch_error=None, oom=None, disk_full=None, worker=None):
     """`(exit_code, signal, reason, evidence)` of an ended command. Pure.
 
-    `status` is what `wait` gave; the errors and the evidence for host memory and a full disk are texts or None.
+    `status` is what `wait` gave; the errors and the evidence for host memory and a full disk are texts or None, as is
+    `worker`: what a launcher says of a process of its own that SIGKILL ended.
     """
     signal = signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
@@ -45,14 +46,22 @@ def classify(status, setup_error=None, launch_error=None, oom=None, disk_full=No
     if launch_error is not None:
         return None, None, "launch", launch_error
     if code == 0:
-        return 0, None, None, None
+        return 0, None, None, "the command ended with exit code 0"
     if oom and (signal == "SIGKILL" or code == 137):
         return code, signal, "oom", oom
+    if oom and worker:
+        return code, signal, "oom", "{}; the log says: {}".format(oom, worker)
     if disk_full:
         return code, signal, "disk_full", disk_full
     if signal:
         return code, signal, "signal", "the command was ended by {}".format(signal)
-    return code, signal, "exit", "the command ended with exit code {}".format(code)
+    return code, signal, "exit", "the command ended with exit code {}".format(code) + _by_signal(code)
+
+
+def _by_signal(code):
+    """What a shell means by 128+n; empty for other codes."""
+    name = signal_name(code - 128) if 128 < code < 193 else "SIG"
+    return "" if name[3:4] in ("", *"0123456789") else ": so does a shell of which a process was ended by " + name
 
 
 def exit_record(attempt):
@@ -62,9 +71,9 @@ def exit_record(attempt):
     if attempt.stopped_by:
         reason = None
         shown = (
-            "stopped because somebody asked"
+            _asked(jobs.cancel(attempt.layout, attempt.job_id) or {})
             if attempt.stopped_by == "cancel"
-            else ("stopped at its time limit of {} s".format(limit))
+            else ("stopped at its time limit of {} s, and nothing of it is left".format(limit))
         )
     wall = max(0.0, time.monotonic() - attempt.mono)
     spent = {word: round(value, 3) for word, value in attempt.spent.items()}
@@ -73,6 +82,12 @@ def exit_record(attempt):
         "v": jobs.FORMAT, "exit_code": code, "signal": name, "reason": reason, "at": clock.stamp(), "evidence": shown,
         "started_at": attempt.started.get("at"), "stopped_by": attempt.stopped_by, "left": [], "usage": spent,
     }  # fmt: skip
+
+
+def _asked(wish):
+    """Whose wish it was that ended a job, for its evidence."""
+    when = " at {}".format(wish["at"]) if wish.get("at") else ""
+    return "stopped because {} asked{}, and nothing of it is left".format(wish.get("by") or "somebody", when)
 
 
 def retry_delay(policy, attempt, state, reason):

@@ -6,10 +6,25 @@ import select
 import signal
 import time
 
-from . import clock, conclude, ending, evidence, files, jobs, kernel, procs, queue, room, share, starts, stopping, stray
+from . import (
+    clock,
+    conclude,
+    ending,
+    evidence,
+    files,
+    jobs,
+    kernel,
+    logguard,
+    procs,
+    queue,
+    room,
+    settings,
+    share,
+    starts,
+    stopping,
+    stray,
+)
 from .files import AgentError
-
-CHECK_S = 60.0  # how often memory counters and checkpoints are looked at
 
 
 class Supervisor:
@@ -24,6 +39,9 @@ class Supervisor:
         self.request = jobs.request(layout, job_id) or {"id": job_id}
         self.run_spec = jobs.run_of(self.request)
         self.folder = layout.attempt(job_id, attempt)
+        values = settings.read(layout)[0]
+        self.check_s = max(0.1, values["check_s"])
+        self.log_guard = logguard.Guard(layout, job_id, os.path.join(self.folder, b"log"), values["log_warn_mb"])
         self.terminal = None
         self.child = self.status = self.command = None
         self.told = {}
@@ -41,7 +59,7 @@ class Supervisor:
         """The whole life of an attempt. Returns the exit code of the supervisor itself."""
         kernel.name_process(b"jr-supervise")
         self.catch_signals()
-        self.oom_before = evidence.oom_counts()
+        self.note_oom_counts()
         try:
             self.begin()
         except (OSError, AgentError) as error:
@@ -217,7 +235,7 @@ class Supervisor:
 
     def patience(self):
         """Seconds that may be slept."""
-        waits = [CHECK_S]
+        waits = [self.check_s]
         if self.deadline() is not None:
             waits.append(self.deadline() - time.monotonic())
         if self.guard is not None:
@@ -300,16 +318,23 @@ class Supervisor:
                 self.ended = time.time()
 
     def now_and_then(self):
-        """Once a minute: checkpoints are noted, and the memory counters taken to which a sudden end is compared."""
+        """Once a minute: note checkpoints, take the memory counters to which a sudden end is compared, see the log."""
         now = time.monotonic()
         if self.guard is not None and self.status is None and self.guard.take(now):
             self.help_with(lambda: stray.check(self.layout, self.run_spec.get("device")))
-        if now - self._checked < CHECK_S or self.status is not None:
+        if now - self._checked < self.check_s or self.status is not None:
             return
         if self._checked:
-            self.oom_before = evidence.oom_counts()
+            self.note_oom_counts()
             self.note_checkpoints()
+            self.log_guard.look(now)
         self._checked = now
+
+    oom_counted = ()
+
+    def note_oom_counts(self):
+        """Keep the last two counts of OOM kills: an end is compared to the older one, a minute old at least."""
+        self.oom_counted = (*self.oom_counted[-1:], (time.monotonic(), evidence.oom_counts()))
 
     def note_checkpoints(self):
         """Note checkpoints in a helper that nobody waits for."""
@@ -349,18 +374,9 @@ class Supervisor:
         found = stopping.container_outcome(self) if not (told.get("setup") or told.get("launch")) else None
         if found is not None:
             return found
-        oom = evidence.oom(self.oom_before, evidence.oom_counts())
-        failed = self.status != 0 and not self.stopped_by
-        full = None
-        if failed:
-            full = (
-                told.get("setup")
-                if told.get("full")
-                else evidence.disk_full(
-                    os.path.join(self.folder, b"log"), [self.folder, os.path.join(self.layout.job(self.job_id), b"out")]
-                )
-            )
-        return conclude.classify(self.status, told.get("setup"), told.get("launch"), oom, full)
+        return conclude.classify(
+            self.status, told.get("setup"), told.get("launch"), **evidence.of_end(self, bool(told.get("full")))
+        )
 
 
 def _nothing(_number, _frame):
