@@ -35,7 +35,7 @@ def card_report(layout, device=None, max_age_s=None, count=None):
     for pid, job_id in owned.items():
         by_job.setdefault(job_id, []).append(pid)
     judged = cards.judge(report, held, by_job, values)
-    fit = cards.judge(readings.unused(report), held, by_job, values)
+    fit = cards.judge(readings.unused(report), [], {}, values)
     indexes = [card["index"] for card in report["cards"]]
     aside = cardlog.set_aside(log, indexes, now, values["aside_deaths"], values["aside_for_s"])
     found = [

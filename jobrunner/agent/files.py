@@ -43,6 +43,8 @@ def write_file(path, data, mode=0o600, sync=True):
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
+            if mode & 0o077:
+                os.fchmod(handle, mode)  # what others are to read, they can, whatever our umask is
             view = memoryview(data)
             while view:
                 view = view[os.write(handle, view) :]
