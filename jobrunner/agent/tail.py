@@ -114,10 +114,11 @@ class Viewer:
         if wanted.get("offset") is not None:
             # Another file than the one that was read before has no such place: from its beginning.
             self.offset = wanted["offset"] if isinstance(wanted["offset"], int) and 0 <= wanted["offset"] <= size else 0
-        elif isinstance(wanted.get("lines"), int):
-            self.offset = logview.start_of_last(self._handle, size, wanted["lines"], self.pattern, self._working)
-        elif wanted.get("since"):
-            self.offset = self._since(size, wanted["since"])
+        else:
+            if isinstance(wanted.get("lines"), int):
+                self.offset = logview.start_of_last(self._handle, size, wanted["lines"], self.pattern, self._working)
+            if wanted.get("since"):
+                self.offset = max(self.offset, self._since(size, wanted["since"]))
         self._announce()
         return True
 

@@ -24,7 +24,7 @@ from jobrunner.cli.views import (
     timeline,
     yaml_lines,
 )
-from jobrunner.cli.words import ago, lasted, local, numbers, or_dash, visible, visible_lines, with_local_times
+from jobrunner.cli.words import ago, lasted, local, moment, numbers, or_dash, visible, visible_lines, with_local_times
 from jobrunner.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -119,6 +119,15 @@ def logs(
         str | None,
         typer.Option("--grep", metavar="RE", help="Only lines in which this is found.", show_default=False),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="T",
+            help="Only from then on, by the times that its lines say: 10m, 2h, or 2026-12-01T09:30:00Z.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Show a job's output: that of its latest attempt.
 
@@ -128,8 +137,9 @@ def logs(
     from jobrunner.service import logs as service
 
     _check_pattern(grep)
+    begin = moment(since) if since is not None else None
     with out.session() as session, looking_only(word):
-        pieces = service.follow(session, word, follow=follow, lines=lines, attempt=attempt, grep=grep, since=None)
+        pieces = service.follow(session, word, follow=follow, lines=lines, attempt=attempt, grep=grep, since=begin)
         if out.json and not follow:
             out.document(collect_log(pieces, raw=raw))
         else:

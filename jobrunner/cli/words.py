@@ -157,3 +157,20 @@ def duration(text: str) -> float:
     if not meant:
         raise UsageError(f"{visible(text)!r} is not a length of time", remedy="write it as 90s, 15m, 12h or 3d")
     return float(parse_duration(meant).seconds)
+
+
+def moment(text: str) -> float | str:
+    """When something was, as a person says it: seconds ago for `10m` or `2h`, else the contract's time.
+
+    A time without a zone is this machine's (that is how times are shown). Raises UsageError.
+    """
+    if nearest_duration(text):
+        return duration(text)
+    try:
+        instant = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        return instant.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{visible(text)!r} is neither a length of time nor a time",
+            remedy="write it as 10m, 2h or 3d (ago), 2026-12-01T09:30:00Z, or '2026-12-01 09:30' in your time zone",
+        ) from None

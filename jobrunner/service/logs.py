@@ -27,10 +27,37 @@ SILENCE_S = 20.0
 
 @dataclass
 class _Place:
-    """Where the next byte comes from."""
+    """Where the next byte comes from.
+
+    With a filter only the host can count: what it sends is held until it has said how far that reaches. Of what was not
+    said before a link broke nothing was shown, and it comes again.
+    """
 
     attempt: int | None
     offset: int | None = None
+    filtered: bool = False
+    _held: bytes = b""
+
+    def take(self, data: bytes) -> bytes:
+        """Bytes have come: those of them that may be shown now."""
+        if self.filtered:
+            self._held += data
+            return b""
+        self.offset = (self.offset or 0) + len(data)
+        return data
+
+    def settle(self, attempt: int | None = None, offset: int | None = None) -> bytes:
+        """The host has said where it is, or that it is done: what was held may be shown."""
+        held, self._held = self._held, b""
+        if attempt is not None:
+            self.attempt = attempt
+        if offset is not None:
+            self.offset = offset
+        return held
+
+    def broken(self) -> None:
+        """The link broke."""
+        self._held = b""
 
 
 def follow(
@@ -41,19 +68,20 @@ def follow(
     lines: int | None = None,
     attempt: int | None = None,
     grep: str | None = None,
-    since: str | None = None,
+    since: str | float | None = None,
 ) -> Iterator[LogPiece]:
     """The pieces of a job's log, newest attempt unless `attempt` is given; the last piece is `end`.
 
-    With `follow` it goes on through retries and lost links until the job is final. Raises NotFoundError for an
-    attempt that is not there, HostError if the host does not answer (while following only at the very start).
+    `since` leaves out what is older: a time (`2026-12-01T09:30:00Z`), or so many seconds ago by the host's clock. With
+    `follow` it goes on through retries and lost links until the job is final. Raises NotFoundError for an attempt that
+    is not there, HostError if the host does not answer (while following only at the very start).
     """
     if follow:
         session.be_patient()
     id_ = session.ledger.resolve(word)
     row = _with_host(session, id_, wait=follow)
     assert row.host is not None
-    place = _Place(attempt)
+    place = _Place(attempt, filtered=grep is not None)
     pause, begun = FIRST_PAUSE_S, False
     while True:
         try:
@@ -69,6 +97,7 @@ def follow(
                 session.ledger.mark_unreachable(row.host, error.message, now(), [row.id])
                 raise
             yield LogPiece("note", note=f"link to {row.host} lost ({error.message}); trying again in {pause:.0f} s")
+            place.broken()
             session.links.forget(row.host)
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -103,26 +132,32 @@ def _stream(
     lines = wanted["lines"] if place.offset is None else None
     asked = {"id": row.id, "attempt": place.attempt, "offset": place.offset, "lines": lines, "follow": follow}
     asked["instance"] = session.ledger.detail(row.id).instance  # an alias may lead to another machine by now
-    filters = {key: wanted[key] for key in ("grep", "since") if wanted[key] is not None}
+    filters: dict[str, Any] = {key: wanted[key] for key in ("grep", "since") if wanted[key] is not None}
+    if isinstance(filters.get("since"), float | int):
+        filters["since"] = {"ago_s": filters["since"]}
     with link.stream("tail", timeout=SILENCE_S, **asked, **filters) as stream:
         for kind, payload in stream:
             if kind == b"B":
-                place.offset = (place.offset or 0) + len(payload)
-                yield LogPiece("data", data=payload)
+                yield from _data(place.take(payload))
                 continue
             message = json.loads(payload)
             if isinstance(message.get("host"), dict):
                 stream.host = message["host"]
-            if "attempt" in message and "ok" not in message:
-                place.attempt, place.offset = message["attempt"], message["offset"]
-                yield LogPiece("attempt", attempt=place.attempt, offset=place.offset, size=message.get("size"))
-            elif message.get("note"):
-                yield LogPiece("note", note=str(message["note"]))
-            elif "ok" in message:
+            if "ok" in message:
+                yield from _data(place.settle())
                 yield _end(session, stream.host or link.host_facts, row, message, follow=follow)
                 return
-            elif "offset" in message:
-                place.offset = message["offset"]
+            if "attempt" in message:
+                yield from _data(place.settle(message["attempt"], message["offset"]))
+            if "size" in message:
+                yield LogPiece("attempt", attempt=place.attempt, offset=place.offset, size=message["size"])
+            elif message.get("note"):
+                yield LogPiece("note", note=str(message["note"]))
+
+
+def _data(data: bytes) -> Iterator[LogPiece]:
+    if data:
+        yield LogPiece("data", data=data)
 
 
 def _end(session: Session, host: dict[str, Any], row: JobRow, message: dict[str, Any], *, follow: bool) -> LogPiece:
