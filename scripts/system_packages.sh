@@ -16,6 +16,7 @@ want ip iproute2
 want iptables iptables
 want ps procps
 want unshare util-linux
+want dockerd docker.io  # the tests start an engine of their own, on a socket of their own
 [ -n "$missing" ] || exit 0
 
 as_root() {

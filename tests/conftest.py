@@ -39,7 +39,14 @@ def _has_sshd() -> bool:
     return True
 
 
+def _has_docker() -> bool:
+    from tests.support.engine import missing
+
+    return missing() is None
+
+
 _NEEDS = {
+    "needs_docker": (_has_docker, "no container engine can be started (root, dockerd, docker, unshare, nsenter)"),
     "needs_sshd": (_has_sshd, "OpenSSH's sshd is not installed"),
     "needs_tmux": (lambda: shutil.which("tmux") is not None, "tmux is not installed"),
     "root": (lambda: hasattr(os, "getuid") and os.getuid() == 0, "the tests do not run as root"),

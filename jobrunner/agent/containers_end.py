@@ -5,6 +5,8 @@ import os
 
 from . import containers, files
 
+# The engine's little init, where it cannot execute the command.
+_INIT = ("[FATAL tini", "ERROR (catatonit")
 NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -42,6 +44,8 @@ def judged(told, seen, status, words):
         return None if absent else 125, None, "launch" if absent else "setup", _with_remedy(why)
     if seen.get("Status") == "running" or not isinstance(code, int):
         return None
+    if code in (126, 127) and words.startswith(_INIT):
+        return None, None, "launch", words
     if seen.get("OOMKilled"):
         return code, None, "oom", "the engine says that the container ran out of its memory"
     if code == 0:
@@ -89,9 +93,9 @@ def _last_words(path):
     finally:
         os.close(handle)
     for line in reversed(tail.splitlines()):
-        for start in ("docker: ", "Error: ", "Error response from daemon: ", "podman: "):
+        for start in ("docker: ", "Error: ", "Error response from daemon: ", "podman: ", *_INIT):
             if line.startswith(start):
-                return line[len(start) :] if start != "Error: " else line
+                return line[len(start) :] if start not in ("Error: ", *_INIT) else line
     return ""
 
 

@@ -58,8 +58,9 @@ def container_outcome(supervisor):
         return None
     from . import containers_end
 
-    found = containers_end.outcome(supervisor.layout, supervisor.job_id, supervisor.attempt, supervisor.status)
-    if found is not None and supervisor.status is not None and found[2] in (None, "exit"):
+    status = None if supervisor.adopted else supervisor.status
+    found = containers_end.outcome(supervisor.layout, supervisor.job_id, supervisor.attempt, status)
+    if found is not None and status is not None and found[2] in (None, "exit"):
         return None  # the client has said the same, and what is known of the host's memory and disk counts
     return found
 
