@@ -19,7 +19,6 @@ another one has ended · envelope: a wrapper's report, which says nothing by its
 
 KINDS: tuple[str, ...] = get_args(Kind)
 LANGUAGES = ("en", "zh")
-DEVICES = ("npu", "mlu", "gpu", "cpu")
 ID = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*\Z")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _UNSAID = re.compile(" ?[(（]\0[)）]|[:：] ?\0(?=$|[;,；，:：])")

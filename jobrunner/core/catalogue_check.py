@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from jobrunner.core.catalogue import DEVICES, ID, KINDS, LANGUAGES, Catalogue, Entry, entry_of, read
+from jobrunner.core.catalogue import ID, KINDS, LANGUAGES, Catalogue, Entry, entry_of, read
+from jobrunner.core.devices import names
 from jobrunner.core.document import Document
 from jobrunner.core.errors import Problem
 from jobrunner.core.words import Path, found, nearest, one_of
@@ -91,8 +92,8 @@ def _check_words(item: dict[str, Any], fault: Say) -> None:
         fault(("weight",), f"weight: found {found(weight)}; a whole number from 0 to 9 is wanted here")
     devices = item.get("devices", [])
     for place, device in enumerate([devices] if isinstance(devices, str) else devices or []):
-        if device not in DEVICES:
-            fault(("devices", place), f"devices: found {found(device)}; it must be {one_of(DEVICES)}")
+        if device not in names():
+            fault(("devices", place), f"devices: found {found(device)}; it must be {one_of(names())}")
     decode = item.get("decode", {})
     if not isinstance(decode, dict):
         fault(("decode",), f"decode: found {found(decode)}; write the pattern's group and a table's name: code: acl")

@@ -6,14 +6,16 @@ The patterns are written once, in the dialect that Python and ECMAScript share, 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from jobrunner.core import devices
 from jobrunner.core.durations import PATTERN as DURATION_PATTERN
 from jobrunner.core.durations import Duration, nearest_duration, parse_duration
-from jobrunner.core.words import Fault, found, refuse, refuse_all
+from jobrunner.core.words import Fault, found, nearest, one_of, refuse, refuse_all
 
 # `$` alone also matches before a last newline in Python; the look-ahead closes that door in both dialects.
 _END = r"$(?!\n)"
@@ -28,21 +30,17 @@ METRIC_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_./-]{{0,99}}{_END}"
 OBJECTIVE_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_./-]{{0,99}} +(min|max){_END}"
 IDENTIFIER_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_]{{0,99}}{_END}"
 
-VISIBLE_DEVICES = ("ASCEND_RT_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-FREE_ENV_PATTERN = rf"^(?!JOBRUNNER_)(?!(?:{'|'.join(VISIBLE_DEVICES)})$)[A-Za-z_][A-Za-z0-9_]*{_END}"
-
-Device = Literal["mlu", "npu", "gpu", "cpu"]
 LauncherName = Literal["nohup", "tmux"]
 
 
 class Shape:
     """Annotation: the JSON Schema of a value with a check of its own. (pydantic's own cannot stand in a union.)"""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any] | Callable[[], dict[str, Any]]) -> None:
         self.schema = schema
 
     def __get_pydantic_json_schema__(self, _core: Any, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return dict(self.schema)
+        return dict(self.schema() if callable(self.schema) else self.schema)
 
 
 class Model(BaseModel):
@@ -126,11 +124,21 @@ def check_env_name(value: Any) -> str:
 def check_free_env_name(value: Any) -> str:
     """The name of a variable that a spec may set: not what jobrunner itself sets for every job."""
     text = check_env_name(value)
-    if text in VISIBLE_DEVICES:
+    if text in devices.variables():
         refuse(f"{text} may not be set: jobrunner sets it to the job's own cards; say `cards: [1, 3]` to choose them")
     if text.startswith("JOBRUNNER_"):
         refuse(f"{text} may not be set: names that begin with JOBRUNNER_ are set by jobrunner")
     return text
+
+
+def check_device(value: Any) -> str:
+    """A kind of accelerator that the agent knows, or `cpu`."""
+    known = devices.names()
+    if isinstance(value, str):
+        if value in known:
+            return value
+        refuse(f"found {found(value)}; it must be {one_of(known)}", devices.meant(value) or nearest(value, known))
+    return refuse(f"found {found(value)}; it must be {one_of(known)}")
 
 
 def as_written(value: Any) -> str:
@@ -282,11 +290,21 @@ def _text_schema(pattern: str, **more: Any) -> Shape:
     return Shape({"type": "string", "pattern": pattern, **more})
 
 
+def _device_schema() -> dict[str, Any]:
+    return {"type": "string", "enum": list(devices.names())}
+
+
+def _free_env_schema() -> dict[str, Any]:
+    taken = "|".join(devices.variables())
+    return {"type": "string", "pattern": rf"^(?!JOBRUNNER_)(?!(?:{taken})$)[A-Za-z_][A-Za-z0-9_]*{_END}"}
+
+
 Name = Annotated[str, PlainValidator(check_name), _text_schema(NAME_PATTERN)]
 Alias = Annotated[str, PlainValidator(check_alias), _text_schema(ALIAS_PATTERN)]
 Tag = Annotated[str, PlainValidator(check_tag), _text_schema(ALIAS_PATTERN)]
 EnvName = Annotated[str, PlainValidator(check_env_name), _text_schema(ENV_PATTERN)]
-FreeEnvName = Annotated[str, PlainValidator(check_free_env_name), _text_schema(FREE_ENV_PATTERN)]
+FreeEnvName = Annotated[str, PlainValidator(check_free_env_name), Shape(_free_env_schema)]
+Device = Annotated[str, PlainValidator(check_device), Shape(_device_schema)]
 Written = Annotated[str, PlainValidator(as_written), Shape(_WRITTEN_SCHEMA)]
 Line = Annotated[str, PlainValidator(check_line), Shape(_LINE_SCHEMA)]
 Command = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, ValidationError
 
+from jobrunner.core.devices import kinds
 from jobrunner.core.document import Document
 from jobrunner.core.errors import SpecError, UsageError
 from jobrunner.core.fields import (
@@ -24,7 +25,7 @@ from jobrunner.core.fields import (
     Written,
     model_keys,
 )
-from jobrunner.core.words import Fault, Path, faults_of, found, refuse
+from jobrunner.core.words import Fault, Path, faults_of, found, one_of, refuse
 
 ADDRESS_PATTERN = (
     r"^(?!-)(?:[^\s@:/\[\]]+@)?(?!-)(?:\[[0-9A-Fa-f:.]+(?:%[^\s\]]+)?\](?::[0-9]{1,5})?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:"
@@ -250,7 +251,7 @@ def _faults(hosts: HostsFile) -> list[Fault]:
     for alias, host in hosts.hosts.items():
         at: Path = ("hosts", alias)
         if host.cards and host.device in (None, "cpu"):
-            faults.append(Fault((*at, "cards"), "`cards` needs `device`: mlu, npu or gpu", on_key=True))
+            faults.append(Fault((*at, "cards"), f"`cards` needs `device`: {one_of(kinds())}", on_key=True))
         if host.transport in _TRANSPORTS_LATER:
             faults.append(
                 Fault((*at, "transport"), f"transport {host.transport} is not yet in this version; use fabric")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from jobrunner.core.devices import kinds
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -29,7 +31,7 @@ def json_schema(kind: Literal["spec", "hosts"]) -> dict[str, Any]:
         host["allOf"] = [
             {
                 "if": {"required": ["cards"], "properties": {"cards": {"type": "integer", "minimum": 1}}},
-                "then": {"required": ["device"], "properties": {"device": {"enum": ["mlu", "npu", "gpu"]}}},
+                "then": {"required": ["device"], "properties": {"device": {"enum": list(kinds())}}},
             }
         ]
         host["properties"]["transport"] = {**host["properties"]["transport"], "enum": ["fabric"]}

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from jobrunner.core import placeholders
+from jobrunner.core import devices, placeholders
 from jobrunner.core.sweepspec import sweep_faults
-from jobrunner.core.words import Fault, nearest
+from jobrunner.core.words import Fault, nearest, one_of
 
 if TYPE_CHECKING:
     from jobrunner.core.spec import JobSpec
@@ -61,8 +61,10 @@ def _cards(spec: JobSpec) -> Iterator[Fault]:
 
 
 def _migrate(spec: JobSpec) -> Iterator[Fault]:
-    if spec.runtime.migrate and spec.device == "cpu":
-        yield Fault(("runtime", "migrate"), "runtime.migrate moves CUDA scripts to npu or mlu; this is a cpu job")
+    known = devices.migrating()
+    if spec.runtime.migrate and spec.device not in known and not devices.needs_no_shim(spec.device):
+        text = f"runtime.migrate moves CUDA scripts to {one_of(known)}; this is a {spec.device} job"
+        yield Fault(("runtime", "migrate"), text)
 
 
 def _runtime(spec: JobSpec) -> Iterator[Fault]:

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from jobrunner.core.devices import kinds
+
 Path = tuple[str | int, ...]
 
 # What people write, and what they mean.
@@ -27,9 +29,6 @@ SYNONYMS = {
     **dict.fromkeys(("volumes",), "mounts"),
     **dict.fromkeys(("interval", "delay"), "backoff"),
     **dict.fromkeys(("accelerator", "device_type", "type"), "device"),
-    **dict.fromkeys(("cuda", "nvidia"), "gpu"),
-    **dict.fromkeys(("ascend", "huawei"), "npu"),
-    **dict.fromkeys(("cambricon",), "mlu"),
     **dict.fromkeys(("minimize", "minimise"), "min"),
     **dict.fromkeys(("maximize", "maximise"), "max"),
 }
@@ -131,7 +130,7 @@ def _faults(error: ErrorDetails, keys_at: Any) -> list[Fault]:
         within = f" in {dotted(path[:-1])}" if path[:-1] else ""
         return [Fault(path, f"the key {key!r} is not known{within}", nearest(key, known), on_key=True)]
     if kind == "missing":
-        hint = "; say which kind of card: mlu, npu, gpu, or cpu for none" if label == "device" else ""
+        hint = f"; say which kind of card: {', '.join(kinds())}, or cpu for none" if label == "device" else ""
         return [Fault(path[:-1], f"{label} is missing{hint}", on_key=True)]
     return [
         Fault(path, f"{label}: {_said(kind, context, error['input'])}", _near(kind, context, error["input"]), on_key)

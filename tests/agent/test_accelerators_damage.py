@@ -76,7 +76,7 @@ def whole(device, name):
 
 def parse(device, content, extra):
     keys = ("info", "map") if device == "npu" else ("table", "details")
-    answers = dict(zip(keys, (content, extra)))
+    answers = dict(zip(keys, (content, extra), strict=True))
     report = {"device": device, "assumed": False, "cards": KINDS[device].parse(answers).cards}
     return {card["index"]: card for card in judge(report, [], {})["cards"]}
 

@@ -60,6 +60,23 @@ def test_tables_are_those_of_real_tools(tmp_path, name, device, model):
     assert len(printed) == len(wanted) or "noproc" in name
 
 
+@pytest.mark.parametrize("name", [
+    "mthreads-gmi-1.14.0-S80-1card-idle.txt", "mthreads-gmi-2.0.0-S80-1card-xorg.txt",
+    "mthreads-gmi-2.4.1-S5000-8cards-idle.txt",
+])  # fmt: skip
+def test_both_forms_of_the_mthreads_table_are_those_of_real_tools(tmp_path, name):
+    text = (DATA / name).read_text().replace("|4x(16x) ", "|16x(16x)")
+    reading = KINDS["musa"].parse({"table": text})
+    facts = facts_of(reading.cards)
+    for card in facts.values():
+        card.update(bus_id=card["bus_id"][4:], utilization=0)
+    versions = f"{reading.version} {reading.driver}"
+    count, model = len(reading.cards), reading.cards[0]["model"]
+    write_lab(tmp_path, "musa", count, model, version=versions, cards=facts, date=text.split("\n")[0])
+    printed = [line.rstrip() for line in tool(tmp_path, "mthreads-gmi").split("\n")]
+    assert printed == [line.rstrip() for line in text.split("\n")]
+
+
 def test_csv_is_that_of_the_real_tool(tmp_path):
     cards = {0: {"base_mb": 35}, 1: {"base_mb": 20}}
     write_lab(tmp_path, "gpu", 2, cards=cards)
@@ -87,7 +104,7 @@ def test_maps_are_those_of_real_tools(tmp_path):
     ("npu", None, 8, list(range(8))), ("npu", "910A", 2, [0, 1]), ("npu", "310P3", 3, [0, 32, 96]),
     ("npu", "310P3-duo", 8, [1, 1, 2, 2, 4, 4, 5, 5]), ("npu", "Ascend910", 16, [n // 2 for n in range(16)]),
     ("npu", "Ascend950PR", 2, [0, 1]), ("mlu", None, 4, [None] * 4), ("mlu", "MLU590-M9", 2, [None] * 2),
-    ("gpu", "NVIDIA H100 80GB HBM3", 8, [None] * 8),
+    ("gpu", "NVIDIA H100 80GB HBM3", 8, [None] * 8), ("musa", None, 4, [None] * 4), ("musa", "MTT S80", 2, [None] * 2),
 ])  # fmt: skip
 def test_every_layout_is_read_back(tmp_path, device, model, count, boards):
     foreign = [{"pid": 4711, "name": "python3", "memory_mb": 700}]
@@ -147,6 +164,7 @@ def holders(folder, device):
 
 @pytest.mark.parametrize(("device", "variable"), [
     ("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("mlu", "MLU_VISIBLE_DEVICES"), ("gpu", "CUDA_VISIBLE_DEVICES"),
+    ("musa", "MUSA_VISIBLE_DEVICES"),
 ])  # fmt: skip
 def test_a_running_job_is_on_its_cards(tmp_path, device, variable):
     write_lab(tmp_path, device, 4)
@@ -195,5 +213,5 @@ def test_tools_of_other_devices_find_no_card(tmp_path):
 
 
 def test_write_lab_refuses_unknown_devices(tmp_path):
-    with pytest.raises(ValueError, match="npu, mlu, gpu"):
+    with pytest.raises(ValueError, match="npu, mlu, gpu, musa"):
         write_lab(tmp_path, "tpu", 2)

@@ -32,7 +32,7 @@ metrics: {loss: 'loss[=: ]+([-+.0-9eE]+)'}
 
 # A spec, and for each problem: line, column, a piece of its message, the suggestion.
 BAD = [
-    ("script: a.py\ndevice: npus\n", [(2, 9, "mlu, npu, gpu or cpu", "npu")]),
+    ("script: a.py\ndevice: npus\n", [(2, 9, "npu, mlu, gpu, musa or cpu", "npu")]),
     ("script: a.py\ndevice: cuda\n", [(2, 9, "'cuda'", "gpu")]),
     ("script: a.py\n", [(1, 1, "device is missing", "")]),
     ("device: npu\n", [(1, 1, "neither `script` nor `command`", "")]),

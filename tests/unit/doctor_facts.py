@@ -61,7 +61,7 @@ _PROBE = {
                "existing": ["HwHiAiUser", "docker"], "user": "ml"},
     "drivers": {"driver": "25.2.0", "firmware": "7.7.0.6.236", "toolkit": "8.2.RC1",
                 "toolkit_path": "/usr/local/Ascend/ascend-toolkit/latest"},
-    "vendor": {"scripts": ["/usr/local/Ascend/ascend-toolkit/set_env.sh"], "neuware": None, "conda": "/opt/conda"},
+    "vendor": {"scripts": ["/usr/local/Ascend/ascend-toolkit/set_env.sh"], "toolkit": None, "conda": "/opt/conda"},
     "runtimes": {"socket": {"ours": True, "group": "docker"}, "runtimes": ["ascend", "runc"],
                  "root": "/var/lib/docker", "root_free_bytes": 10**12, "error": None},
     "software": {

@@ -61,7 +61,7 @@ def test_a_file_without_hosts(text):
          [(24, "not yet", ""), (49, "fabric, openssh or auto", "fabric")]),
         ("hosts: {a: {env: {A: null, 1: x}}}", [(22, "null", ""), (28, "digit", "")]),
         ("hosts: {a: {on_reboot: cron}}", [(24, "none or crontab", "crontab")]),
-        ("hosts: {a: {device: nvidia}}", [(21, "mlu, npu, gpu or cpu", "gpu")]),
+        ("hosts: {a: {device: nvidia}}", [(21, "npu, mlu, gpu, musa or cpu", "gpu")]),
         ("settings: {connect_timeout: 10}", [(29, "length of time", "10s")]),
         ("[1]", [(1, "mapping", "")]),
         ("hosts: {a: , a: }", [(14, "second time", "")]),

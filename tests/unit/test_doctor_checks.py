@@ -70,13 +70,13 @@ def test_a_host_that_told_nothing_at_all_is_judged_without_a_fault() -> None:
     assert len(checks) > 30 and [check.name for check in stoppers] == []
 
 
-@pytest.mark.parametrize("device", ["mlu", "gpu", "cpu"])
+@pytest.mark.parametrize("device", ["mlu", "gpu", "musa", "cpu"])
 def test_other_kinds_of_hosts_are_asked_what_concerns_them(device: str) -> None:
     cards = {"device": device, "cards": [], "error": None} if device != "cpu" else None
     checks = {check.name: check for check in examine(facts(cards=cards), declared(device=device))[0]}
     assert len(checks) >= 40
     assert ("plug-in" in checks) is (device != "cpu") is ("device files" in checks)
-    assert ("vendor set-up" in checks) is (device == "mlu")
+    assert ("vendor set-up" in checks) is (device in ("mlu", "musa"))
 
 
 def test_the_page_about_the_doctor_lists_every_check() -> None:

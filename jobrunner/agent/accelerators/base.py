@@ -28,7 +28,7 @@ class Toolkit:
     """Where the vendor's toolkit for programs lies, and which of the vendor's files tell versions.
 
     title      what people call it: `Neuware`
-    variable   the environment variable that names its folder; a job gets it set, with `bin` and `libraries` on its paths
+    variable   the variable that names its folder; a job gets it set, with `bin` and `libraries` on its paths
     folder     where it lies if that variable is not set
     version    `(file, pattern)`: a file below the folder, and an expression whose first group is the version
     driver     `(file, pattern)`: the same for the loaded driver, an absolute path; None where only the tool tells it
@@ -79,7 +79,7 @@ class Kind:
     unset, extra  environment of the tool: variables to remove; of a job: variables to add to the visible-devices one
     toolkit       a `Toolkit`, or None; `container`: a `Container`
     plugin        the module that teaches torch the device (None: torch itself knows it); `torch`: torch's word for it
-    migrate       modules by which a CUDA script runs unchanged, loaded after torch; (): none is known; None: none needed
+    migrate       modules by which a CUDA script runs unchanged, loaded after torch; (): none known; None: none needed
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Moore Threads GPU: the table of `mthreads-gmi` (cards, processes), beside it `mthreads-gmi -q` (power, a second look).
+"""Moore Threads GPU: the table of `mthreads-gmi` (cards, processes), and `mthreads-gmi -q` (power, a second look).
 
 The table has three lines a card, whose values stand under the titles at its head, then the list of processes. It has no
 word for health. What is said here about its forms comes from outputs that users published (tests/data/accelerators):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jobrunner.agent.accelerators import KINDS
+from jobrunner.core.words import one_of
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, size, unsure
 from jobrunner.service.doctor.system import device_of
 
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
 
-TOOLS = {"npu": "npu-smi", "mlu": "cnmon", "gpu": "nvidia-smi"}
 SLOW_TOOL_S = 5.0
-NEEDED_NODES = {
-    "npu": ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-    "mlu": ("/dev/cambricon_ctl",),
-    "gpu": ("/dev/nvidiactl",),
-}
 LOW_IMAGES = 10 * 10**9
 
 
@@ -35,7 +31,7 @@ def _trouble(facts: Facts) -> tuple[str, str, str]:
 
 
 def _has_cards(facts: Facts, declared: HostSpec) -> bool:
-    return device_of(facts, declared) in TOOLS
+    return device_of(facts, declared) in KINDS
 
 
 def tool_found(facts: Facts, declared: HostSpec) -> Finding | None:
@@ -48,7 +44,7 @@ def tool_found(facts: Facts, declared: HostSpec) -> Finding | None:
         return bad(message, remedy)
     if _report(facts).get("assumed"):
         return unsure(f"not asked: the hosts file says `cards: {declared.cards}`", "remove `cards` once the tool works")
-    return good(f"{TOOLS[device]} {_report(facts).get('tool_version') or ''}".strip())
+    return good(f"{KINDS[device].tool} {_report(facts).get('tool_version') or ''}".strip())
 
 
 def tool_answers(facts: Facts, declared: HostSpec) -> Finding | None:
@@ -90,7 +86,8 @@ def cards(facts: Facts, declared: HostSpec) -> Finding:
     if declared.device == "cpu":
         return good("none, as the hosts file says")
     remedy = remedy or f"`device: cpu` for {declared.name} in the hosts file, if it has none"
-    text = message or "no npu-smi, cnmon or nvidia-smi was found, and no card on the bus"
+    tools = one_of(str(kind.tool) for kind in KINDS.values())
+    text = message or f"no {tools} was found, and no card on the bus"
     return unsure(text, remedy) if declared.device is None and not code else bad(text, remedy)
 
 
@@ -163,7 +160,7 @@ def nodes(facts: Facts, declared: HostSpec) -> Finding | None:
         return None
     told = part(facts, "nodes")
     paths = {item["path"] for item in told["files"]}
-    missing = [path for path in NEEDED_NODES[device_of(facts, declared)] if path not in paths]
+    missing = [path for path in KINDS[device_of(facts, declared)].needed if path not in paths]
     if not missing:
         return good(f"{len(paths)} device files")
     hint = "load the driver, or in a container pass the files in (`--device`)"
@@ -229,14 +226,16 @@ def docker_group(facts: Facts, declared: HostSpec) -> Finding | None:
 
 
 def docker_runtime(facts: Facts, declared: HostSpec) -> Finding | None:
-    """The vendor's runtime in docker. Jobs pass device files by themselves; a gpu needs NVIDIA's."""
+    """The vendor's runtime in docker. Jobs pass device files by themselves; only `--gpus` needs it (NVIDIA's)."""
     runtimes = part(facts, "runtimes").get("runtimes")
     if not runtimes or not _has_cards(facts, declared):
         return None
-    device = device_of(facts, declared)
-    wanted = {"npu": "ascend", "gpu": "nvidia", "mlu": "cambricon"}[device]
+    container = KINDS[device_of(facts, declared)].container
+    wanted = container.runtime
+    if wanted is None:
+        return good("jobs get the device files themselves")
     if wanted in runtimes:
         return good(f"{wanted} is registered")
-    if device == "gpu":
+    if container.gpus:
         return bad(f"nvidia is not among {', '.join(runtimes)}", "install nvidia-container-toolkit and restart docker")
     return unsure(f"{wanted} is not among {', '.join(runtimes)}", "not needed: jobs get the device files themselves")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jobrunner.agent.accelerators import KINDS
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, unsure
 from jobrunner.service.doctor.pairs import judged, mismatches
 from jobrunner.service.doctor.system import device_of
@@ -12,7 +13,6 @@ from jobrunner.service.doctor.system import device_of
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
 
-PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "gpu": "torch"}
 SUM = 8.0
 NO_END = "no end within the limit"  # the agent's words for a Python that it had to end (probe_python)
 STATIC_TLS = "static TLS"
@@ -46,7 +46,7 @@ def setup(facts: Facts, declared: HostSpec) -> Finding | None:
 
 
 def vendor(facts: Facts, declared: HostSpec) -> Finding | None:
-    """CANN's set_env.sh for an NPU, Neuware for an MLU."""
+    """CANN's set_env.sh for an NPU; the vendor's toolkit (Neuware, say) where a job gets one set up."""
     device = device_of(facts, declared)
     told = part(facts, "vendor")
     if device == "npu":
@@ -56,14 +56,15 @@ def vendor(facts: Facts, declared: HostSpec) -> Finding | None:
             "no set_env.sh of CANN below /usr/local/Ascend, ~/Ascend or /opt/conda/Ascend",
             "install CANN, or source its script in `setup` of the hosts file; jobs in containers need none",
         )
-    if device == "mlu":
-        if told.get("neuware"):
-            return good(f"Neuware: {told['neuware']}")
-        return unsure(
-            "no Neuware in $NEUWARE_HOME or /usr/local/neuware",
-            "install CNToolkit, or set NEUWARE_HOME in `env` of the hosts file; jobs in containers need none",
-        )
-    return None
+    toolkit = KINDS[device].toolkit if device in KINDS else None
+    if toolkit is None or toolkit.variable is None:
+        return None
+    if told.get("toolkit"):
+        return good(f"{toolkit.title}: {told['toolkit']}")
+    return unsure(
+        f"no {toolkit.title} in ${toolkit.variable} or {toolkit.folder}",
+        f"{toolkit.missing}, or set {toolkit.variable} in `env` of the hosts file; jobs in containers need none",
+    )
 
 
 def conda(facts: Facts, declared: HostSpec) -> Finding:
@@ -96,7 +97,8 @@ def versions_of(facts: Facts) -> dict[str, str | None]:
     """The versions that are compared, by the names of `pairs`."""
     drivers, report, plugin = part(facts, "drivers"), facts.get("cards") or {}, _told(facts).get("plugin") or {}
     packages = _meta(facts).get("packages") or {}
-    found: dict[str, str | None] = {name: packages.get(name) for name in ("torch", "torch_npu", "torch_mlu", "numpy")}
+    plugins = [str(kind.plugin) for kind in KINDS.values() if kind.plugin]
+    found: dict[str, str | None] = {name: packages.get(name) for name in ("torch", *plugins, "numpy")}
     found["driver"] = drivers.get("driver") or report.get("driver_version")
     found["toolkit"] = drivers.get("toolkit")
     local = str(found["torch"] or "").partition("+cu")[2]
@@ -107,7 +109,7 @@ def versions_of(facts: Facts) -> dict[str, str | None]:
 def versions(facts: Facts, declared: HostSpec) -> Finding | None:
     """Driver, toolkit, torch and plug-in are a matched set; a mismatch shows late and oddly in a job."""
     device = device_of(facts, declared)
-    if device not in PLUGINS:
+    if device not in KINDS:
         return None
     found = versions_of(facts)
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
@@ -122,10 +124,10 @@ def versions(facts: Facts, declared: HostSpec) -> Finding | None:
 def plugin(facts: Facts, declared: HostSpec) -> Finding | None:
     """torch and the vendor's plug-in imported in a job's Python, and asked whether it sees cards."""
     device = device_of(facts, declared)
-    if device not in PLUGINS:
+    if device not in KINDS:
         return None
     told, meta = _told(facts).get("plugin") or {}, _meta(facts)
-    name = PLUGINS[device]
+    name = KINDS[device].plugin or "torch"
     elsewhere = "jobs in a venv, conda environment or container bring their own"
     if not meta:
         return unsure("no Python to try it in")
@@ -166,7 +168,7 @@ def _remedy(error: str, name: str) -> str:
 
 def tensor(facts: Facts, declared: HostSpec) -> Finding | None:
     """One small sum on a free card, under that card's lease."""
-    if device_of(facts, declared) not in PLUGINS:
+    if device_of(facts, declared) not in KINDS:
         return None
     told = _told(facts).get("tensor")
     if _late(facts, "tensor") or (told or {}).get("error") == NO_END:

@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     Rule("drained", own.drained, "our jobs may start here", ("own",)),
     Rule("on reboot", own.on_reboot, "crontab works, where the hosts file wants it", ("crontab",)),
     # cards
-    Rule("vendor tool", cards.tool_found, "npu-smi, cnmon or nvidia-smi is found", stops=True),
+    Rule("vendor tool", cards.tool_found, "the tool that shows the cards (npu-smi, cnmon, …) is found", stops=True),
     Rule("tool answers", cards.tool_answers, "it answers, and in time", stops=True),
     Rule("tool libraries", cards.tool_libraries, "it finds the driver's libraries", stops=True),
     Rule("cards", cards.cards, "there are cards", stops=True),
@@ -65,7 +65,7 @@ RULES: tuple[Rule, ...] = (
     Rule("device access", cards.node_access, "this session may open them (groups, log in again)", ("nodes", "groups")),
     # what jobs use
     Rule("setup", software.setup, "the vendor's scripts and `setup` run through", ("software", "vendor")),
-    Rule("vendor set-up", software.vendor, "CANN's set_env.sh or Neuware is found", ("vendor",)),
+    Rule("vendor set-up", software.vendor, "CANN's set_env.sh or the vendor's toolkit is found", ("vendor",)),
     Rule("conda", software.conda, "conda is found", ("vendor",)),
     Rule("job python", software.job_python, "`python3` of a job comes up", ("software",)),
     Rule("versions", software.versions, "driver, toolkit, torch and plug-in belong together", ("software", "drivers")),

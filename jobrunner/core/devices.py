@@ -1,0 +1,51 @@
+"""The devices that specs and hosts files may name: the agent's kinds of accelerator, and `cpu` for none.
+
+Asked anew each time, so that a kind which is registered counts everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+CPU = "cpu"
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of accelerator: `npu`, `mlu`, …"""
+    from jobrunner.agent.accelerators import KINDS
+
+    return tuple(KINDS)
+
+
+def names() -> tuple[str, ...]:
+    """Every device: the kinds, then `cpu`."""
+    return (*kinds(), CPU)
+
+
+def variables() -> tuple[str, ...]:
+    """The visible-devices variables of all kinds, which a spec may not set."""
+    from jobrunner.agent.accelerators import KINDS
+
+    return tuple(str(kind.variable) for kind in KINDS.values())
+
+
+def migrating() -> tuple[str, ...]:
+    """The kinds on which `runtime.migrate` lets a CUDA script run."""
+    from jobrunner.agent.accelerators import KINDS
+
+    return tuple(name for name, kind in KINDS.items() if kind.migrate)
+
+
+def needs_no_shim(device: str) -> bool:
+    """True for CUDA's own device, where a CUDA script runs as it is."""
+    from jobrunner.agent.accelerators import KINDS
+
+    return device in KINDS and KINDS[device].migrate is None
+
+
+def meant(word: str) -> str:
+    """The device that people mean by another word for it (`nvidia`: `gpu`); empty if that is none."""
+    from jobrunner.agent.accelerators import KINDS
+
+    plain = re.sub(r"[-\s]+", "_", word.strip().lower())
+    return next((name for name, kind in KINDS.items() if plain in kind.also), "")
