@@ -23,7 +23,7 @@ dev:
 
 # The demo's host, ledger and checkpoints lie in .demo: nothing of your own is read or changed.
 demo: venv
-	@JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo $(DEMO_ARGS)
+	@JOBRUNNER_DEMO_BY=make JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo $(DEMO_ARGS)
 
 demo-stop: venv
 	@JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo --stop

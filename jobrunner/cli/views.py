@@ -124,10 +124,10 @@ def _more(event: Mapping[str, Any]) -> str:
     """What an event carries besides its time and kind: `attempt 1, cards 0-3`. Noted by the host needs no word."""
     parts = []
     for key, value in event.items():
-        if key in ("at", "kind", "v") or value is None or value == [] or (key, value) == ("source", "host"):
+        if key in ("at", "kind", "v", "hold") or value is None or value == [] or (key, value) == ("source", "host"):
             continue
         words = numbers(value) if key == "cards" and isinstance(value, list) else with_local_times(_short(value))
-        parts.append(f"{key.replace('_', ' ')} {words}")
+        parts.append(words if key == event.get("kind") else f"{key.replace('_', ' ')} {words}")
     return ", ".join(parts)
 
 

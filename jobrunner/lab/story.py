@@ -59,7 +59,7 @@ def run_demo(run: Run, host: DemoHost, *, say: Say, keep: bool) -> int:
             if code != 0:
                 say(f"That ended with exit code {code}. The host's own log: {host.log}")
                 if keep:
-                    say(f"The host goes on running; {program()} demo --stop ends it.")
+                    say(f"The host goes on running; {_demo_command('--stop')} ends it.")
                 return code
     files = sorted(path for path in pulled.rglob("*") if path.is_file())
     if not files:
@@ -90,7 +90,7 @@ def _how_to_go_on(host: DemoHost, keep: bool) -> list[str]:
     if not keep:
         return [
             "",
-            f"The demo's host is stopped now. To keep it and play with it: {name} demo --keep",
+            f"The demo's host is stopped now. To keep it and play with it: {_demo_command('--keep')}",
             f"For hosts of your own: {name} init, then {name} hosts add NAME",
         ]
     settings = [f"export {name}={shlex.quote(value)}" for name, value in settings_of(host).items()]
@@ -101,8 +101,15 @@ def _how_to_go_on(host: DemoHost, keep: bool) -> list[str]:
         f"  {name} submit {shlex.quote(str(example('digits')))} --follow",
         f"  {name} show digits",
         f"  {name} cards",
-        f"When you have seen enough: {name} demo --stop",
+        f"When you have seen enough: {_demo_command('--stop')}",
     ]
+
+
+def _demo_command(option: str) -> str:
+    """How this demo is called once more: by make, which has a folder of its own for it, or directly."""
+    if os.environ.get("JOBRUNNER_DEMO_BY") == "make":
+        return "make demo-stop" if option == "--stop" else f"make demo DEMO_ARGS={option}"
+    return f"{program()} demo {option}"
 
 
 def settings_of(host: DemoHost) -> dict[str, str]:

@@ -180,6 +180,18 @@ def test_story_says_simulated_and_goes_step_by_step(tmp_path: Path, monkeypatch:
     assert os.environ["JOBRUNNER_HOSTS"] == "mine" and "JOBRUNNER_HOME" not in os.environ
 
 
+@pytest.mark.parametrize(
+    ("by", "keep", "stop"),
+    [("make", "make demo DEMO_ARGS=--keep", "make demo-stop"), ("", "demo --keep", "demo --stop")],
+)
+def test_story_says_how_to_go_on_in_the_words_it_was_called_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, keep: str, stop: str
+) -> None:
+    monkeypatch.setenv("JOBRUNNER_DEMO_BY", by)
+    assert any(keep in line for line in story._how_to_go_on(a_host(tmp_path), keep=False))
+    assert any(stop in line for line in story._how_to_go_on(a_host(tmp_path), keep=True))
+
+
 def test_story_ends_at_the_first_step_that_fails(tmp_path: Path) -> None:
     said: list[str] = []
     codes = {"submit": 3}

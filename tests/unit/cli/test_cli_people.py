@@ -40,12 +40,15 @@ def test_findings_of_one_line_stand_together(cli, fake):
 def test_a_timeline_leaves_out_what_is_not_known(cli, fake):
     events = [
         {"at": "2026-12-01T09:00:00Z", "kind": "queued", "source": "host", "attempt": 1, "not_before": None},
+        {"at": "2026-12-01T09:00:00Z", "kind": "hold", "source": "host", "hold": True},
+        {"at": "2026-12-01T09:00:00Z", "kind": "priority", "source": "host", "priority": 5},
         {"at": "2026-12-01T09:00:01Z", "kind": "started", "source": "client", "cards": [0, 1, 2], "bad": "\x1b[2J"},
     ]
     fake.answers["jobs.show"] = results.JobDetails(row=ROW, events=events)
     out = cli("show", "k3").out
-    assert "  2026-12-01 09:00:00  queued   attempt 1\n" in out
-    assert "  2026-12-01 09:00:01  started  source client, cards 0-2, bad \\x1b[2J\n" in out
+    assert "  2026-12-01 09:00:00  queued    attempt 1\n" in out
+    assert "  2026-12-01 09:00:00  hold\n" in out and "  2026-12-01 09:00:00  priority  5\n" in out
+    assert "  2026-12-01 09:00:01  started   source client, cards 0-2, bad \\x1b[2J\n" in out
     assert "host       npu-a (npu cards 2-3)\n" in out
 
 
