@@ -114,11 +114,18 @@ def read_json(path, default=None):
 
 
 def append_line(path, value, mode=0o600):
-    """Append one JSON value as a line, in a single write (whole lines even from several processes)."""
+    """Append one JSON value as a line, in a single write (whole lines even from several processes).
+
+    A line that a full disk has cut is left as it is, and the next one begins on a line of its own.
+    """
     line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
     try:
-        os.write(handle, line)
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(handle, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     finally:
         os.close(handle)
 

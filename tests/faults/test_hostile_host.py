@@ -1,0 +1,194 @@
+"""What a host answers is not believed: huge, slow, malformed or lying answers are an error of that host, no more."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.commands import Laptop, end_forge
+from tests.faults.host import BreakableHost
+
+pytestmark = pytest.mark.needs_sshd
+HOST = {
+    "instance": "i0123456789abcd",
+    "hostname": "evil",
+    "machine_id": "m",
+    "boot_id": "b",
+    "now": "x",
+    "python": "3.9",
+}
+OK = {"v": 1, "ok": True, "host": HOST}
+ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\r\n\u202eFAKE ROW\x00\ud800"
+RAW = {
+    "huge_frame": ["raw", "4affffffff"],
+    "no_frame": ["raw", "00" * 64],
+    "cut_frame": ["raw", "4a000000ff7b"],
+    "no_json": ["text", "{nope"],
+    "deep": ["text", "[" * 200_000],
+    "deep_object": ["text", '{"a":' * 200_000],
+    "long_number": ["text", '{"v": 1, "ok": true, "data": ' + "9" * 10_000 + "}"],
+    "array": ["text", "[]"],
+    "nan": ["text", '{"v": 1, "ok": true, "data": NaN}'],
+    "no_ok": ["J", {"v": 1}],
+    "no_data": ["J", OK],
+    "data_list": ["J", {**OK, "data": []}],
+    "data_text": ["J", {**OK, "data": "x"}],
+    "jobs_list": ["J", {**OK, "data": {"jobs": [1, 2]}}],
+    "jobs_odd": ["J", {**OK, "data": {"jobs": {"x": 1, "ID": 2}, "events": {"ID": 3}, "cards": 4, "disk": 5}}],
+    "view_odd": ["J", {**OK, "data": {"jobs": {"ID": {"state": {}, "attempts": 7, "cards": "x", "exit_code": "NaN"}}}}],
+    "view_list": ["J", {**OK, "data": {"jobs": {"ID": {"state": "FAILED", "attempts": [1, None], "warnings": {}}},
+                                       "events": {"ID": {"next": "x", "items": [1, {"at": 3}]}}}}],
+    "host_text": ["J", {"v": 1, "ok": True, "host": "x", "data": {}}],
+    "host_empty": ["J", {"v": 1, "ok": True, "host": {}, "data": {"jobs": {}}}],
+    "host_odd": ["J", {"v": 1, "ok": True, "host": {"instance": [], "hostname": 3}, "data": {"jobs": {}}}],
+    "error_text": ["J", {"v": 1, "ok": False, "error": "no"}],
+    "error_odd": ["J", {"v": 1, "ok": False, "error": {"code": [], "message": {}, "remedy": 3}}],
+    "error_escapes": ["J", {"v": 1, "ok": False, "error": {"code": "x", "message": ESCAPES, "remedy": ESCAPES}}],
+    "view_escapes": ["J", {**OK, "data": {"jobs": {"ID": {
+        "id": "ID", "name": ESCAPES, "state": "FAILED", "reason": ESCAPES, "signal": ESCAPES, "evidence": ESCAPES,
+        "warnings": [ESCAPES], "launcher": ESCAPES, "submitted_at": ESCAPES, "started_at": ESCAPES}}}}],
+    "big": ["text", "{" + " " * 60_000_000 + "}"],
+    "flood_bytes": ["flood", "B"],
+    "flood_json": ["flood", "J"],
+    "flood_ends": ["flood", "E"],
+    "drip": ["drip", "4a00000100" + "20" * 200],
+    "hang": ["hang"],
+    "end": ["raw", ""],
+}  # fmt: skip
+QUICK = [word for word in RAW if word not in ("drip", "hang", "big")]
+SLOW = {"drip": ["ls", "submit"], "hang": ["ls", "cancel"], "big": ["ls"]}
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "ls": ("ls", "--all"),
+    "show": ("show", "ID"),
+    "logs": ("logs", "ID"),
+    "follow": ("logs", "ID", "-f"),
+    "wait": ("wait", "ID", "--timeout", "1s"),
+    "hold": ("hold", "ID"),
+    "cancel": ("cancel", "ID", "--grace", "1s"),
+    "checkpoints": ("checkpoints", "ID", "--pull", "all", "--to", "pulled"),
+    "pull": ("pull", "ID", "--to", "pulled"),
+    "why": ("why", "ID"),
+    "explain": ("explain", "ID"),
+    "cards": ("cards",),
+    "check": ("hosts", "check"),
+    "drain": ("hosts", "drain", "lab"),
+    "doctor": ("doctor", "lab"),
+    "adopt": ("adopt",),
+    "gc": ("gc", "--dry-run"),
+    "retry": ("retry", "ID"),
+    "submit": ("submit", "spec2.yaml"),
+}
+
+
+class Evil:
+    """A laptop that knows a job on a host which has become hostile since."""
+
+    def __init__(self, folder: Path, host: BreakableHost) -> None:
+        self.laptop = Laptop(folder / "laptop", host)
+        spec = (
+            "device: cpu\ncheckpoints: {paths: ['*.bin']}\nretry: {max: 1, on: [exit]}\ncommand: sleep 600\ngrace: 1s\n"
+        )
+        self.id = self.laptop.submit(spec, "victim")
+        (self.laptop.folder / "spec2.yaml").write_text("name: other\ndevice: cpu\ncommand: 'true'\n")
+        self.good = (self.laptop.folder / "state" / "ledger.db").read_bytes()
+        hosts = json.loads((self.laptop.folder / "hosts.yaml").read_text())
+        self.place = host.folder / "evil"
+        self.place.mkdir(exist_ok=True)
+        shutil.copy(Path(__file__).with_name("evil.py"), self.place / "python3")
+        (self.place / "python3").chmod(0o755)
+        hosts["hosts"]["lab"]["python"] = str(self.place / "python3")
+        hosts["settings"].update(request_timeout="2s")
+        (self.laptop.folder / "hosts.yaml").write_text(json.dumps(hosts))
+
+    def answer(self, **answers: Any) -> None:
+        """What the host answers from now on, by operation; `rest` to all others. The ledger is as it was."""
+        steps = {"*" if word == "rest" else word: value for word, value in answers.items()}
+        (self.place / "answers.json").write_text(json.dumps(steps).replace('"ID"', json.dumps(self.id)))
+        state = self.laptop.folder / "state"
+        for name in ("ledger.db-wal", "ledger.db-shm"):
+            (state / name).unlink(missing_ok=True)
+        (state / "ledger.db").write_bytes(self.good)
+        shutil.rmtree(state / "logs", ignore_errors=True)
+
+    def run(self, *words: str, limit: float = 45.0) -> tuple[int, str, str]:
+        """Run a command: exit code and both outputs; it must not break, nor move the cursor."""
+        words = tuple(self.id if word == "ID" else word for word in words)
+        command = self.laptop.begin(*words)
+        code = command.wait(limit)
+        out, err = command.out.read_bytes().decode(), command.err.read_bytes().decode()
+        crashes = list((self.laptop.folder / "state" / "logs").glob("crash-*"))
+        assert not crashes, f"{words}: {crashes[0].read_text()[-3000:]}"
+        assert "Traceback" not in err, err
+        assert not set("\x1b\x07\x9b\x00\u202e") & set(out + err), (words, out, err)
+        return code, out, err
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evil]:
+    folder = tmp_path_factory.mktemp("evil")
+    with BreakableHost(folder / "host") as host:
+        yield Evil(folder, host)
+    end_forge()
+
+
+@pytest.mark.parametrize("word", RAW)
+def test_an_answer_that_is_none_is_an_error_of_that_host(evil: Evil, word: str) -> None:
+    """Every command survives it, says so, and the job's row keeps its state."""
+    evil.answer(rest=[RAW[word]])
+    for name in SLOW.get(word, COMMANDS):
+        evil.answer(rest=[RAW[word]])
+        code, out, err = evil.run(*COMMANDS[name])
+        assert code in (0, 2, 3, 5, 124), (name, code, out, err)
+        assert code == 0 or err, (name, code)
+        _, out, _ = evil.run("ls", "--all", "--offline", "--json")
+        row = next(row for row in json.loads(out)["data"]["jobs"] if row["id"] == evil.id)
+        assert row["state"] in ("QUEUED", "RUNNING") or word.startswith("view_"), (name, row)
+
+
+@pytest.mark.parametrize(
+    "path", ["../../evil", "/tmp/evil", "a/../../evil", "..", "", "a/\x00b", "C:\\evil", "a//b", "."]
+)
+def test_a_pulled_file_stays_in_its_folder(evil: Evil, path: str) -> None:
+    files = {"files": [{"path": path, "type": "f", "mode": 0o4755, "size": 4, "sha256": None, "mtime": None}]}
+    listed = [{"name": path, "path": path, "step": None, "size": 4, "sha256": None, "modified_at": "2026-12-01T00:00:00.000000Z",
+               "complete": True, "metrics": {}, "attempt": 1}]  # fmt: skip
+    evil.answer(
+        checkpoints=[["J", {**OK, "data": {"checkpoints": listed}}]],
+        collect=[["J", {"files": files["files"], "skipped": [], "host": HOST}]],
+        get=[["B", "65766c21"], ["E"], ["J", {"sha256": "0" * 64}]],
+        done=[["J", {**OK, "data": {}}]],
+        rest=[["J", {**OK, "data": {"jobs": {evil.id: {"id": evil.id, "name": "victim", "state": "RUNNING"}}, "events": {}}}]],
+    )  # fmt: skip
+    before = {found for found in evil.laptop.folder.rglob("*") if "outputs" not in found.parts}
+    for words in (("checkpoints", "ID", "--pull", "all", "--to", "into/here"), ("pull", "ID", "--to", "into/here")):
+        code, _, err = evil.run(*words)
+        assert code in (0, 3, 5), err
+    made = {found for found in evil.laptop.folder.rglob("*") if "outputs" not in found.parts} - before
+    outside = [found for found in made if "into" not in found.parts and "state" not in found.parts]
+    assert not outside and not Path("/tmp/evil").exists()
+    assert not [found for found in made if stat.S_ISREG(found.lstat().st_mode) and found.lstat().st_mode & 0o6000]
+
+
+def test_a_log_cannot_move_the_cursor(evil: Evil) -> None:
+    data = (ESCAPES.encode("utf-8", "surrogatepass") + b"\xff\xfe honest\n").hex()
+    evil.answer(
+        tail=[["J", {"attempt": 1, "offset": 0, "size": 10, "host": HOST}], ["B", data],
+              ["J", {**OK, "data": {"attempt": 1, "offset": 10, "state": "RUNNING", "final": False}}]],
+        rest=[["J", {**OK, "data": {"jobs": {}}}]],
+    )  # fmt: skip
+    code, out, _ = evil.run("logs", "ID")
+    assert code == 0 and "honest" in out
+
+
+def test_memory_stays_bounded(evil: Evil) -> None:
+    """Commands are children of one process: the largest of them all never held an endless answer."""
+    evil.answer(rest=[RAW["flood_json"]])
+    evil.run("ls")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 600_000
