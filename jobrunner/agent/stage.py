@@ -74,9 +74,16 @@ def run_clone(session, request):
     job = _check_jobs([{"request": request.get("request"), "secrets": request.get("secrets")}])[0]
     if _exists(layout, job["request"]["id"]):
         return commit(layout, [], [job["request"]["id"]])
-    if read_json(os.path.join(folder, b"request.json")) is None:
+    old = read_json(os.path.join(folder, b"request.json"))
+    if old is None:
         raise AgentError(
             "no_such_job", "{} is not on this host".format(source), "See `jobrunner ls --all` for where it is."
+        )
+    if old.get("tombstone"):
+        raise AgentError(
+            "code_gone",
+            "{} never reached this host whole, so its code is not here".format(source),
+            "Submit the spec again from the folder that holds the code.",
         )
     entries = manifest.load(os.path.join(folder, b"manifest.json"))
     if entries is not None and blobs.missing(layout, manifest.contents(entries)):
@@ -94,37 +101,48 @@ def run_clone(session, request):
 
 
 def run_tombstone(session, request):
-    """Operation `tombstone`: close the id of a submit that was broken off, unless the job has arrived."""
+    """Operation `tombstone`: close the id of a submit that was broken off, unless the job has arrived.
+
+    With `cancelled` it is the end of a job that is being sent still: its sender finds it there. `request` is what was
+    being sent, for whoever reads this folder later.
+    """
     layout = session.layout
     job_id = request.get("id")
     layout.job(job_id if isinstance(job_id, str) else "")
     if not _exists(layout, job_id):
         now = clock.stamp()
-        name = request.get("name")
-        head = {
-            "v": 1,
-            "id": job_id,
-            "name": name if isinstance(name, str) else job_id,
-            "submitted_at": now,
-            "tombstone": True,
-            "spec": {},
-            "run": {},
-        }
-        verdict = {
-            "v": 1,
-            "state": "FAILED",
-            "reason": "interrupted",
-            "exit_code": None,
-            "signal": None,
-            "at": now,
-            "attempt": None,
-            "evidence": "its sending was broken off and was not taken up",
-        }
+        parts = {b"request.json": _buried(request, job_id, now), b"final.json": _verdict(request, now)}
+        if request.get("cancelled"):
+            parts[b"cancel.json"] = {"v": 1, "at": request.get("at") or now, "by": None, "grace_s": None}
         aside = _new_folder(layout, job_id)
-        _write_all(aside, {b"request.json": head, b"final.json": verdict})
+        _write_all(aside, parts)
         append_line(os.path.join(aside, b"events.jsonl"), {"at": now, "kind": "tombstone"})
         _publish(layout, aside, job_id)
     return {"jobs": _views(layout, [job_id])}
+
+
+def _buried(request, job_id, now):
+    """The request of a job that never arrived: as it was being sent, where the client says it."""
+    name, sent = request.get("name"), request.get("request")
+    known = sent if isinstance(sent, dict) and isinstance(sent.get("run"), dict) else {}
+    head = {"v": 1, "name": name if isinstance(name, str) else job_id, "submitted_at": now, "spec": {}, "run": {}}
+    return dict(head, **dict(known, id=job_id, tombstone=True))
+
+
+def _verdict(request, now):
+    cancelled = bool(request.get("cancelled"))
+    return {
+        "v": 1,
+        "state": "CANCELLED" if cancelled else "FAILED",
+        "reason": None if cancelled else "interrupted",
+        "exit_code": None,
+        "signal": None,
+        "at": now,
+        "attempt": None,
+        "evidence": "cancelled while it was being sent"
+        if cancelled
+        else "its sending was broken off and was not taken up",
+    }
 
 
 def _check_jobs(jobs):

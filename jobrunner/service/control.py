@@ -10,7 +10,7 @@ from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service.clock import now
 from jobrunner.service.jobs import job_notes
-from jobrunner.service.reconcile import reconcile
+from jobrunner.service.reconcile import Reconciled, reconcile
 from jobrunner.service.results import CancelResult, Listing
 from jobrunner.service.session import Session
 
@@ -31,6 +31,7 @@ def cancel(session: Session, words: Sequence[str], *, grace: float | None = None
     open_ids = session.ledger.request_cancel(ids, now(), grace) if ids else []
     already = [id_ for id_ in ids if id_ not in open_ids]
     found = reconcile(session, only=open_ids)  # carries the wishes, and closes submits whose process died
+    _cancel_sending(session, open_ids, found)
     by_host: dict[str, list[str]] = {}
     for id_ in open_ids:
         row = session.ledger.get(id_)
@@ -63,6 +64,19 @@ def cancel(session: Session, words: Sequence[str], *, grace: float | None = None
         hosts_asked=found.asked,
         hosts_answered=found.answered,
     )
+
+
+def _cancel_sending(session: Session, ids: list[str], found: Reconciled) -> None:
+    """End jobs that another process is sending just now: their ids are closed, and the sender will find them so."""
+    wished = set(ids)
+    for job in session.ledger.unsent():
+        row = job.row
+        if row.id not in wished or row.host is None or row.host in found.errors:
+            continue
+        link, at = session.link(row.host), row.cancel_requested_at
+        asked: dict[str, Any] = {"id": row.id, "name": row.name, "request": job.request, "cancelled": True, "at": at}
+        answer = link.request("tombstone", **asked)
+        session.ledger.apply_views(row.host, link.host_facts["instance"], answer["jobs"], now())
 
 
 def _survivors(rows: list[JobRow], left: dict[str, list[dict[str, Any]]]) -> list[JobrunnerError]:
@@ -142,8 +156,9 @@ def _wish(session: Session, words: Sequence[str], kind: str, **more: Any) -> Lis
         views = {id_: view for id_, view in outcome.value["jobs"].items() if view}
         session.ledger.apply_views(alias, session.link(alias).host_facts["instance"], views, now())
     rows = [session.ledger.get(id_) for id_ in ids]
-    changes = kind in ("hold", "priority")
-    errors += [_too_late(row, kind) for row in rows if changes and not row.unreachable and _has_begun(row)]
+    if kind in ("hold", "priority"):
+        late = [row for row in rows if row.state is not JobState.QUEUED and not row.unreachable]
+        errors += [_too_late(row, kind) for row in late]
     return Listing(
         rows=rows,
         notes=job_notes(session, rows),
@@ -152,10 +167,6 @@ def _wish(session: Session, words: Sequence[str], kind: str, **more: Any) -> Lis
         hosts_asked=len(by_host),
         hosts_answered=answered,
     )
-
-
-def _has_begun(row: JobRow) -> bool:
-    return row.state not in (JobState.STAGING, JobState.QUEUED)
 
 
 def _too_late(row: JobRow, kind: str) -> UsageError:

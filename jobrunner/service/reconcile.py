@@ -121,7 +121,7 @@ def look(
 def settle_staging(link: HostLink, staged: list[StagedJob]) -> None:
     """Close the ids of submits whose process died: a tombstone, unless the host had the job after all."""
     for job in staged:
-        link.request("tombstone", id=job.row.id, name=job.row.name)
+        link.request("tombstone", id=job.row.id, name=job.row.name, request=job.request)
 
 
 def take_over(

@@ -294,6 +294,18 @@ def test_a_tombstone_closes_an_id(host: AgentHost, channel: Channel) -> None:
     assert not (host.home / "queue" / "job00001").exists()
 
 
+def test_a_tombstone_tells_what_was_being_sent(host: AgentHost, channel: Channel) -> None:
+    sent = job("job00001")["request"]
+    asked = {"request": sent, "cancelled": True, "at": "2026-12-01T09:30:00.000000Z"}
+    view = channel.ask("tombstone", id="job00001", name="x", **asked)["jobs"]["job00001"]
+    assert (view["state"], view["reason"], view["cancel_requested_at"]) == ("CANCELLED", None, asked["at"])
+    kept = json.loads((host.job("job00001") / "request.json").read_text())
+    assert kept == {**sent, "tombstone": True}
+    # Its code never came: there is nothing that could be run again.
+    with pytest.raises(AgentFailed, match="code_gone"):
+        channel.ask("clone", id="job00001", **job("job00002"))
+
+
 def test_a_tombstone_comes_too_late(channel: Channel) -> None:
     channel.stage([job("job00001")], None)
     assert channel.ask("tombstone", id="job00001", name="x")["jobs"]["job00001"]["state"] == "QUEUED"
