@@ -97,7 +97,13 @@ def run_clone(session, request):
     if request.get("resume"):
         job["resume"] = {"v": 1, "job": source}
     blobs.check_space(layout.root, *manifest.total(entries or []))
-    return commit(layout, [(job, entries)], [])
+    answer = commit(layout, [(job, entries)], [])
+    if request.get("resume"):
+        from . import checkpoints
+
+        newest = checkpoints.newest_valid(layout, source)
+        answer["resume_from"] = None if newest is None else to_text(newest)
+    return answer
 
 
 def run_tombstone(session, request):

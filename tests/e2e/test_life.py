@@ -187,7 +187,9 @@ def test_checkpoints_are_listed_pulled_and_resumed_from(client: Client, tmp_path
     assert path.name == "model-step20.bin" and path.stat().st_size == 70000 and pulled["files"][0]["size"] == 70000
     client.run("pull", id_, "--to", str(tmp_path / "out"))
     assert (tmp_path / "out" / "metrics.json").read_text() == "{}"
-    again = client.json("retry", id_)["jobs"][0]["id"]
+    retried = client.json("retry", id_)
+    assert retried["resume_from"].endswith("/ckpt/model-step20.bin")
+    again = retried["jobs"][0]["id"]
     client.run("wait", again)
     assert b"model-step20.bin" in client.log(again)
     fresh = client.json("retry", id_, "--fresh")["jobs"][0]["id"]
