@@ -28,6 +28,7 @@ class Found:
         self.taken = None
         self.cause = ""
         self.torch_port = False
+        self.default_port = None
 
     def takes(self, cards, cause):
         self.taken = sorted(set(self.taken or ()) | set(cards))
@@ -54,6 +55,8 @@ def deepspeed(words, start, cards, port, facts):
     """`--num_gpus`, `--num_nodes`, `--include` and `--exclude` make deepspeed forget the variable; without them it
     takes the cards that the variable names."""
     found = Found(list(words))
+    if facts.environment.get("DS_ACCELERATOR") == "cpu":
+        return found
     options = Options(found.words, start, _DEEPSPEED_FLAGS)
     nodes = _count(options.get("--num_nodes"))
     if options.has("-H", "--hostfile") or (nodes or 0) > 1 or options.has("--no_ssh"):
@@ -61,7 +64,8 @@ def deepspeed(words, start, cards, port, facts):
         return found
     wanted = _deepspeed_filter(found, options, cards)
     if nodes is not None:
-        options.drop("--num_nodes")  # deepspeed refuses it beside the cards of the variable
+        options.drop("--num_nodes")
+        found.notes.append("deepspeed --num_nodes 1 is left out: deepspeed refuses it beside the variable's cards")
     if wanted is not None and cards:
         options.drop("--num_gpus", "--num_accelerators", "--include", "-i", "--exclude", "-e")
         if wanted != cards:
@@ -70,6 +74,7 @@ def deepspeed(words, start, cards, port, facts):
         options.put("--hostfile", "/dev/null")
         found.notes.append("/job/hostfile is passed over: deepspeed would take cards by it")
     if port and not options.has("--master_port"):
+        found.default_port = "deepspeed uses port 29500: give it --master_port $MASTER_PORT, which no other job has"
         options.put("--master_port", port)
     return found
 

@@ -174,6 +174,8 @@ def _judge_launch(advice, words, place, shown, cards, port, facts):
     found = launch_rules.RULES[place[0]](words, place[1], cards, port, facts)
     if found.torch_port:
         advice.environment["PET_MASTER_PORT"] = str(port)  # where torchrun looks for its default
+    if found.default_port:
+        advice.note("`{}`: {}".format(shown, found.default_port))
     if found.taken is None:
         for text in found.notes:
             advice.note(text.split(": it gets ")[0] + " (`{}`: shell text is left as it is)".format(shown))
