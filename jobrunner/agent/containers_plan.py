@@ -24,16 +24,16 @@ for __jr_file in "$__jr_file" "$__jr_top"/nnal/atb/set_env.sh; do
   fi
 done
 """.format(take=_TAKE.format(what='source "$__jr_file"'))
-_NEUWARE = """: "${NEUWARE_HOME:=/usr/local/neuware}"
-if [ -d "$NEUWARE_HOME" ]; then
-  export NEUWARE_HOME PATH="$NEUWARE_HOME/bin:$PATH"
-  export LD_LIBRARY_PATH="$NEUWARE_HOME/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-  __jr_tell sourced "$NEUWARE_HOME"
+_TOOLKIT = """: "${{{home}:={folder}}}"
+if [ -d "${home}" ]; then
+  export {home} PATH="${home}/bin:$PATH"
+  export LD_LIBRARY_PATH="${home}/{libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+  __jr_tell sourced "${home}"
 fi
-__jr_file=/torch/venv3/pytorch/bin/activate
+"""
+_MLU_PYTHON = """__jr_file=/torch/venv3/pytorch/bin/activate
 if [ -z "$VIRTUAL_ENV" ] && [ -r "$__jr_file" ]; then source "$__jr_file"; __jr_tell sourced "$__jr_file"; fi
 """
-_VENDOR = {"npu": _ASCEND, "mlu": _NEUWARE}
 _LINES = """__jr_n=$1; shift
 while [ "$__jr_n" -gt 0 ]; do
   __jr_line=$1; shift; __jr_n=$((__jr_n - 1))
@@ -166,7 +166,7 @@ def inner_argv(command, facts):
     """
     setup = list(facts.get("setup") or [])
     host_setup = list(facts.get("host_setup") or [])
-    vendor = _VENDOR.get(facts["device"], "") if facts.get("vendor") else ""
+    vendor = _vendor(facts["device"]) if facts.get("vendor") else ""
     if not (setup or host_setup or vendor or facts.get("shim")):
         return list(command)
     text = _HEAD.format(report=quoted(facts.get("report") or "")) + vendor
@@ -186,6 +186,17 @@ def card_nodes(device, cards, physical=None):
         return []
     numbers = [(physical or {}).get(card, card) for card in sorted(cards)]
     return [form.format(number) for form in KINDS[device].container.each[:1] for number in numbers]
+
+
+def _vendor(device):
+    """The lines that set up the vendor's software of the image: CANN by its script, a toolkit by its variable."""
+    if device == "npu":
+        return _ASCEND
+    kit = KINDS[device].toolkit if device in KINDS else None
+    if kit is None or not kit.variable:
+        return ""
+    lines = _TOOLKIT.format(home=kit.variable, folder=kit.folder, libraries=kit.libraries)
+    return lines + (_MLU_PYTHON if device == "mlu" else "")
 
 
 def node_candidates(device, cards, physical=None):

@@ -226,9 +226,6 @@ _DROPPED = (
     b"JOBRUNNER_NUM_CARDS",
     b"JOBRUNNER_OUTPUT_DIR",
     b"JOBRUNNER_RESUME_FROM",
-    b"ASCEND_RT_VISIBLE_DEVICES",
-    b"MLU_VISIBLE_DEVICES",
-    b"CUDA_VISIBLE_DEVICES",
     b"SSH_",
     b"TMUX=",
     b"TMUX_PANE=",
@@ -239,7 +236,9 @@ _DROPPED = (
 
 def own_environment():
     """The environment of our own processes on the host: nothing of a job, nothing of a session."""
-    kept = {name: value for name, value in os.environb.items() if not (name + b"=").startswith(_DROPPED)}
+    # Every vendor's variable ends so; to ask the registry here would cost long-lived processes its memory.
+    kept = {name: value for name, value in os.environb.items() if not name.endswith(b"_VISIBLE_DEVICES")}
+    kept = {name: value for name, value in kept.items() if not (name + b"=").startswith(_DROPPED)}
     kept[OWN_MARK] = b"1"
     kept[b"LC_ALL"] = b"C"  # argument words and the vendors' tools read the same everywhere
     return kept
