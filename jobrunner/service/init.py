@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from jobrunner.core.devices import names
 from jobrunner.core.errors import UsageError
+from jobrunner.core.words import one_of
 from jobrunner.service.session import default_hosts_file
 
 _SPEC = """\
@@ -14,7 +16,7 @@ name: my-job
 code: .                      # the folder to send, as git would see it
 script: train.py             # a file in it; .py is run by runtime.python
 args: [--epochs, 3]          # words for the script; no shell reads them
-device: npu                  # npu, mlu, gpu or cpu
+device: npu                  # DEVICES
 cards: 1                     # how many cards, or which: [1, 3]; 0 for cpu
 # hosts: [npu-a]             # where it may go; default: every known host with that device
 # env: {BATCH: 32}
@@ -74,7 +76,7 @@ def init(folder: Path) -> list[Path]:
     Raises UsageError, writing nothing, if one of the two is there already.
     """
     example = _HOSTS.replace("HOSTS_FILE", str(default_hosts_file(os.environ)))
-    files = {folder / "job.yaml": _SPEC, folder / "hosts.yaml": example}
+    files = {folder / "job.yaml": _SPEC.replace("DEVICES", one_of(names())), folder / "hosts.yaml": example}
     there = [str(path) for path in files if path.exists()]
     if there:
         raise UsageError(
