@@ -143,8 +143,9 @@ def queue_findings(facts, entry, user_name=str):
 def _stands_before(before, user_name):
     words = []
     for uid, other in before[:SHOWN]:
-        who = "my job {}".format(other["id"]) if uid is None else "{}'s job {}".format(user_name(uid), other.get("job"))
-        name = " ({})".format(other["name"]) if other.get("name") else ""
+        job = other.get("id") or other.get("job")
+        who = "my job {}".format(job) if uid is None else "{}'s job {}".format(user_name(uid), job)
+        name = " ({})".format(other["name"]) if other.get("name") not in (None, job) else ""
         many = "{} card{}".format(other["cards"], "" if other["cards"] == 1 else "s")
         words.append("{}{}: {} since {}".format(who, name, many, other.get("since")))
     return words + (["and {} more".format(len(before) - SHOWN)] if len(before) > SHOWN else [])
