@@ -289,10 +289,10 @@ class Dispatcher:
             self.readings.observe(names, self.own_cards(running))
             free = [entry for entry in entries if self.layout.job_lock(entry["id"]) not in names]
             facts = self.facts(free, names, running, values)
-            self.show(facts, running)
             decision = order.decide(facts, tried | self.backing_off())
             self.yielding.note(decision, time.monotonic())
             if decision.start is None:
+                self.show(facts, running)  # when all is started: a free card must not wait for what others read
                 self.warn_of_never(facts, decision)
                 patience = self.patience(entries, facts.waiting, names)
                 if decision.yields_to:
