@@ -10,7 +10,7 @@ from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service.clock import now
 from jobrunner.service.jobs import job_notes
-from jobrunner.service.reconcile import Reconciled, reconcile
+from jobrunner.service.reconcile import Reconciled, bury, look, reconcile, take_over
 from jobrunner.service.results import CancelResult, Listing
 from jobrunner.service.session import Session
 
@@ -37,10 +37,17 @@ def cancel(session: Session, words: Sequence[str], *, grace: float | None = None
         row = session.ledger.get(id_)
         if not row.state.final and row.host in found.answers:
             by_host.setdefault(row.host, []).append(id_)
+    live = {
+        alias: [job for job in jobs if job.id in by_host[alias]]
+        for alias, jobs in session.ledger.live_by_host().items()
+        if alias in by_host
+    }
 
     def stop(link: HostLink) -> dict[str, Any]:
         limit = _longest_grace(session, by_host[link.alias], grace) + VERIFY_S
-        return link.request("stop", ids=by_host[link.alias], grace_s=grace, wait_s=limit, timeout=limit + 20.0)
+        ids = by_host[link.alias]
+        answer = link.request("stop", ids=ids, grace_s=grace, wait_s=limit, timeout=limit + 20.0)
+        return {**answer, "seen": look(session, link, live[link.alias])}
 
     errors: dict[str, JobrunnerError] = dict(found.errors)
     left: dict[str, list[dict[str, Any]]] = {}
@@ -48,10 +55,9 @@ def cancel(session: Session, words: Sequence[str], *, grace: float | None = None
         if outcome.value is None:
             errors[alias] = outcome.error or HostError(f"{alias} gave no answer", host=alias)
             continue
-        views = {id_: view for id_, view in outcome.value["jobs"].items() if view}
-        session.ledger.apply_views(alias, session.link(alias).host_facts["instance"], views, now())
+        take_over(session, alias, outcome.value["seen"], live[alias], [], set())
         left.update({id_: pids for id_, pids in outcome.value.get("left", {}).items() if pids})
-        session.ledger.applied(list(views), now())
+        session.ledger.applied([id_ for id_, view in outcome.value["jobs"].items() if view], now())
     rows = [session.ledger.get(id_) for id_ in ids]
     kept = [row.id for row in rows if not row.state.final and (row.unreachable or row.host in errors)]
     return CancelResult(
@@ -73,9 +79,8 @@ def _cancel_sending(session: Session, ids: list[str], found: Reconciled) -> None
         row = job.row
         if row.id not in wished or row.host is None or row.host in found.errors:
             continue
-        link, at = session.link(row.host), row.cancel_requested_at
-        asked: dict[str, Any] = {"id": row.id, "name": row.name, "request": job.request, "cancelled": True, "at": at}
-        answer = link.request("tombstone", **asked)
+        link = session.link(row.host)
+        answer = bury(link, job, cancelled=True)
         session.ledger.apply_views(row.host, link.host_facts["instance"], answer["jobs"], now())
 
 

@@ -13,7 +13,7 @@ from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service.clock import now
 from jobrunner.service.jobs import evidence_text
-from jobrunner.service.reconcile import reconcile
+from jobrunner.service.reconcile import look, reconcile, take_over
 from jobrunner.service.results import LogPiece
 from jobrunner.service.session import Session
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jobrunner.transport.link import HostLink
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+_FINAL = frozenset(state.value for state in JobState if state.final)
 SILENCE_S = 20.0
 """A followed log says `tick` every 5 s: after so long without one the link is dead."""
 
@@ -145,7 +146,7 @@ def _stream(
                 stream.host = message["host"]
             if "ok" in message:
                 yield from _data(place.settle())
-                yield _end(session, stream.host or link.host_facts, row, message, follow=follow)
+                yield _end(session, link, stream.host or link.host_facts, row, message, follow=follow)
                 return
             if "attempt" in message:
                 yield from _data(place.settle(message["attempt"], message["offset"]))
@@ -160,18 +161,29 @@ def _data(data: bytes) -> Iterator[LogPiece]:
         yield LogPiece("data", data=data)
 
 
-def _end(session: Session, host: dict[str, Any], row: JobRow, message: dict[str, Any], *, follow: bool) -> LogPiece:
+def _end(
+    session: Session, link: HostLink, host: dict[str, Any], row: JobRow, message: dict[str, Any], *, follow: bool
+) -> LogPiece:
     if not message["ok"]:
         error = message.get("error", {})
         raise _as_error(error, row)
     view = message["data"].get("job")
     if view:
         assert row.host is not None
+        if view.get("state") in _FINAL:
+            _remember_the_end(session, link, row)
         session.ledger.apply_view(row.host, host["instance"], view, now())
     elif follow:
         reconcile(session, only=[row.id])
     detail = session.ledger.detail(row.id)
     return LogPiece("end", row=detail.row, evidence=evidence_text(detail.evidence))
+
+
+def _remember_the_end(session: Session, link: HostLink, row: JobRow) -> None:
+    """The last lines of the job's journal: once the ledger knows it as final, nobody asks for them again."""
+    live = [job for job in session.ledger.live_by_host().get(link.alias, []) if job.id == row.id]
+    if live:
+        take_over(session, link.alias, look(session, link, live), live, [], set())
 
 
 def _as_error(error: dict[str, Any], row: JobRow) -> HostError | NotFoundError:

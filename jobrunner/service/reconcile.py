@@ -121,7 +121,14 @@ def look(
 def settle_staging(link: HostLink, staged: list[StagedJob]) -> None:
     """Close the ids of submits whose process died: a tombstone, unless the host had the job after all."""
     for job in staged:
-        link.request("tombstone", id=job.row.id, name=job.row.name, request=job.request)
+        bury(link, job, cancelled=job.row.cancel_requested_at is not None)
+
+
+def bury(link: HostLink, job: StagedJob, *, cancelled: bool) -> dict[str, Any]:
+    """Close the id of a job that its host does not have (yet); the host's answer tells what it is then."""
+    row = job.row
+    told = {"name": row.name, "request": job.request, "cancelled": cancelled, "at": row.cancel_requested_at}
+    return link.request("tombstone", id=row.id, timeout=None, **told)
 
 
 def take_over(
@@ -205,6 +212,7 @@ def _missing(session: Session, job: LiveJob, alias: str, instance: str, at: str)
         "id": job.id,
         "name": job.name,
         "state": "LOST",
+        "phase": None,
         "reason": "unobserved",
         "ended_at": at,
         "evidence": f"its folder is gone from {alias}, seen twice ({earlier[0]} and {at})",
