@@ -217,6 +217,11 @@ class Ledger:
         with self._store.write() as db:
             return writing.request_cancel(db, ids, at, grace_s)
 
+    def withdraw_cancel(self, id_: str) -> bool:
+        """Take a wish back that no host was told of; False if there is none such."""
+        with self._store.write() as db:
+            return writing.withdraw_cancel(db, id_)
+
     def pending_wishes(self, alias: str) -> builtins.list[Wish]:
         """Wishes that the host of this alias has not been told yet, oldest first."""
         with self._store.read() as connection:

@@ -168,6 +168,15 @@ def request_cancel(db: Writer, ids: Sequence[str], at: str, grace_s: float | Non
     return wished
 
 
+def withdraw_cancel(db: Writer, id_: str) -> bool:
+    """Forget the wish to cancel a job, unless its host was told."""
+    sql = "DELETE FROM wishes WHERE job = ? AND kind = 'cancel' AND applied_at IS NULL"
+    if not db.execute(sql, (id_,)).rowcount:
+        return False
+    db.execute("UPDATE jobs SET cancel_requested_at = NULL WHERE id = ? AND final = 0", (id_,))
+    return True
+
+
 def applied(db: Writer, ids: Iterable[str], at: str) -> None:
     """The host knows of these wishes now."""
     for id_ in ids:

@@ -97,7 +97,7 @@ def _remembered(session: Session, alias: str) -> HostFacts:
 def _look(session: Session, aliases: list[str]) -> dict[str, HostFacts]:
     from jobrunner.core.placement import HostFacts
 
-    found = reconcile(session, also=aliases, cards=True)
+    found = reconcile(session, also=aliases, cards=True, unsent=False)
     facts: dict[str, HostFacts] = {}
     for alias in aliases:
         error: JobrunnerError | None = found.errors.get(alias)

@@ -48,24 +48,27 @@ def reconcile(
     also: Iterable[str] = (),
     cards: bool = False,
     fresh: bool = False,
+    unsent: bool = True,
 ) -> Reconciled:
     """Ask every host that has live jobs (of `only`, if given: ids) or is named in `also`; update the ledger.
 
-    With `cards` their cards are told too; `fresh` has the vendor's tool asked even if it was a moment ago.
+    With `cards` their cards are told too; `fresh` has the vendor's tool asked even if it was a moment ago. Without
+    `unsent`, submits that were broken off are left as they are: whoever asks is about to go on with one.
     """
     wanted = None if only is None else set(only)
     if wanted:
         wanted |= afters.awaited(session, wanted)
+    staged = {job.row.id: job for job in session.ledger.unsent()}
+    passed = set() if unsent else set(staged)
     live: dict[str, list[LiveJob]] = {}
     for alias, jobs in session.ledger.live_by_host().items():
-        chosen = [job for job in jobs if wanted is None or job.id in wanted]
+        chosen = [job for job in jobs if (wanted is None or job.id in wanted) and job.id not in passed]
         if chosen:
             live[alias] = chosen
     aliases = list(dict.fromkeys([*live, *also]))
     if not aliases:
         return Reconciled()
     wishes = {alias: session.ledger.pending_wishes(alias) for alias in aliases}
-    staged = {job.row.id: job for job in session.ledger.unsent()}
     dead = {id_ for id_, job in staged.items() if not submitters.is_alive(session.home, job.submitter)}
 
     def ask(link: HostLink) -> dict[str, Any]:

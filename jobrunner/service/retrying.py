@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ from jobrunner.service.placing import place_all
 from jobrunner.service.reconcile import reconcile, remember_host
 from jobrunner.service.results import SubmitResult
 from jobrunner.service.session import Session, client_identity
+from jobrunner.service.submit import NOT_REACHED
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from jobrunner.core.spec import JobSpec
     from jobrunner.upload import Tree
 
@@ -53,7 +57,7 @@ def retry(session: Session, word: str, *, fresh: bool = False, elsewhere: bool =
             remedy=f"`jobrunner cancel {id_}` first, or wait for it",
         )
     if elsewhere:
-        return _elsewhere(session, row, detail)
+        return _elsewhere(session, row, detail, answers=row.host not in found.errors)
     return _here(session, row, detail, fresh)
 
 
@@ -64,65 +68,131 @@ def _here(session: Session, row: JobRow, detail: Any, fresh: bool) -> SubmitResu
     assert row.host is not None
     spec = spec_from_json(detail.request["spec"])
     secrets = take_secrets(spec.secrets, session.environ, session.secrets_file)
-    at, job_id = now(), new_id(os.urandom(16))
-    folder = (detail.request.get("client") or {}).get("folder")
-    request = staging.request_for(
-        session, spec, row.host, job_id=job_id, at=at, code=detail.request.get("code"),
-        client={**client_identity(), "folder": folder}, retry_of=row.id,
-    )  # fmt: skip
-    new = JobRow(job_id, row.name, JobState.STAGING, host=row.host, device=row.device, submitted_at=at, retry_of=row.id)
-    me = submitters.Submitter(session.home)
-    try:
-        session.ledger.insert_staging(new, request, f"retry:{row.id}:{job_id}", detail.code_digest, me.as_json())
+    digest = f"retry:{row.id}:{'fresh' if fresh else 'here'}"
+    client = {**client_identity(), "folder": (detail.request.get("client") or {}).get("folder")}
+    with _Shipment(session, row, detail, digest) as new:
+        request = new.note(spec, row.host, client)
         link = session.link(row.host)
-        try:
-            answer = link.request("clone", id=row.id, request=request, secrets=secrets, resume=not fresh)
-        except HostError as error:
-            if not isinstance(error, LinkLostError):
-                session.ledger.delete_unsent(job_id)
-            raise
+        answer = link.request("clone", id=row.id, request=request, secrets=secrets, resume=not fresh)
         session.ledger.apply_views(row.host, link.host_facts["instance"], answer["jobs"], now())
         remember_host(session, row.host, {"host": link.host_facts})
-    finally:
-        me.close()
+    return _result(session, new, answer.get("resume_from"))
+
+
+def _elsewhere(session: Session, row: JobRow, detail: Any, *, answers: bool) -> SubmitResult:
+    """On another host, from the folder on this machine, if it still holds the very same code.
+
+    The old job is cancelled first: at once if its host `answers`, else by a wish that is kept for when it does.
+    """
+    from jobrunner.core.spec import spec_from_json
+    from jobrunner.service.specs import take_secrets
+
+    spec = spec_from_json(detail.request["spec"])
+    tree = _same_code(session, row, detail, spec)
+    secrets = take_secrets(spec.secrets, session.environ, session.secrets_file)
+    with _Shipment(session, row, detail, f"retry:{row.id}:elsewhere") as new:
+        host = new.going_to or _another_host(session, spec, row)
+        new.wished = _end_the_old(session, row, answers)
+        request = new.note(spec, host, detail.request["client"])
+        staging.stage(session, host, [{"request": request, "secrets": secrets}], tree)
+    _say_what_stays_behind(session, row)
+    return _result(session, new, None)
+
+
+def _result(session: Session, new: _Shipment, resume_from: Any) -> SubmitResult:
     return SubmitResult(
-        rows=[session.ledger.get(job_id)],
-        resume_from=answer.get("resume_from"),
+        rows=[session.ledger.get(new.id)],
+        resumed=[new.id] if new.going_to else [],
+        resume_from=resume_from,
         warnings=session.warnings,
         hosts_asked=1,
         hosts_answered=1,
     )
 
 
-def _elsewhere(session: Session, row: JobRow, detail: Any) -> SubmitResult:
-    """On another host, from the folder on this machine, if it still holds the very same code."""
-    from jobrunner.core.spec import spec_from_json
-    from jobrunner.service.specs import take_secrets
+class _Shipment:
+    """The new job on its way. An earlier retry whose answer never came is gone on with, under its id and to its host.
 
-    spec = spec_from_json(detail.request["spec"])
-    tree = _same_code(session, row, detail, spec)
-    host = _another_host(session, spec, row)
-    secrets = take_secrets(spec.secrets, session.environ, session.secrets_file)
-    if not row.state.final:
+    If sending fails for sure, the ledger forgets the new job, and a cancel of the old one that was `wished` for it. A
+    cut link leaves both: nobody knows yet whether the host has the job.
+    """
+
+    def __init__(self, session: Session, row: JobRow, detail: Any, digest: str) -> None:
+        self._session, self._row, self._detail, self._digest = session, row, detail, digest
+        self.id = ""
+        self.going_to: str | None = None
+        self.wished = False
+        self._request: dict[str, Any] = {}
+
+    def __enter__(self) -> _Shipment:
+        session = self._session
+        self._me = submitters.Submitter(session.home)
+        for staged in session.ledger.find_resumable(self._digest, self._detail.code_digest):
+            if not submitters.is_alive(session.home, staged.submitter) and session.ledger.take_over(
+                staged.row.id, staged.submitter, self._me.as_json()
+            ):
+                self.id, self._request, self.going_to = staged.row.id, staged.request, staged.row.host
+                break
+        return self
+
+    def note(self, spec: JobSpec, host: str, client: Mapping[str, Any]) -> dict[str, Any]:
+        """The new job's request, which the ledger knows before any host does."""
+        if self.going_to:
+            return self._request
+        session, row, at = self._session, self._row, now()
+        self.id = new_id(os.urandom(16))
+        request = staging.request_for(
+            session, spec, host, job_id=self.id, at=at, code=self._detail.request.get("code"), client=client,
+            retry_of=row.id,
+        )  # fmt: skip
+        new = JobRow(
+            self.id, row.name, JobState.STAGING, host=host, device=row.device, submitted_at=at, retry_of=row.id
+        )
+        session.ledger.insert_staging(new, request, self._digest, self._detail.code_digest, self._me.as_json())
+        return request
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        certain = isinstance(error, HostError | UsageError) and not isinstance(error, LinkLostError)
+        earlier = self.going_to and isinstance(error, NOT_REACHED)  # an earlier retry may have brought it there
+        if certain and not earlier:
+            if self.id:
+                self._session.ledger.delete_unsent(self.id)
+            if self.wished:
+                self._session.ledger.withdraw_cancel(self._row.id)
+        self._me.close()
+
+
+def _end_the_old(session: Session, row: JobRow, answers: bool) -> bool:
+    """See that the old job does not run beside the new one. True if that is a wish which can still be withdrawn."""
+    from jobrunner.service.control import cancel
+
+    if row.state.final:
+        return False
+    if not answers:
         session.ledger.request_cancel([row.id], now(), None)
-    at, job_id = now(), new_id(os.urandom(16))
-    request = staging.request_for(
-        session, spec, host, job_id=job_id, at=at, code=detail.request.get("code"), client=detail.request["client"],
-        retry_of=row.id,
-    )  # fmt: skip
-    new = JobRow(job_id, row.name, JobState.STAGING, host=host, device=row.device, submitted_at=at, retry_of=row.id)
-    me = submitters.Submitter(session.home)
-    try:
-        session.ledger.insert_staging(new, request, f"retry:{row.id}:{job_id}", detail.code_digest, me.as_json())
-        staging.stage(session, host, [{"request": request, "secrets": secrets}], tree)
-    except LinkLostError:
-        raise  # the row stays: nobody knows yet whether the host has the job
-    except (HostError, UsageError):
-        session.ledger.delete_unsent(job_id)
-        raise
-    finally:
-        me.close()
-    return SubmitResult(rows=[session.ledger.get(job_id)], warnings=session.warnings, hosts_asked=1, hosts_answered=1)
+        return row.cancel_requested_at is None
+    ended = cancel(session, [row.id])
+    if not ended.rows[0].state.final:
+        raise (
+            ended.errors[0]
+            if ended.errors
+            else HostError(
+                f"{row.name} ({row.id}) did not end on {row.host}, so it was not started elsewhere",
+                host=row.host or "",
+                code="still_live",
+                remedy=f"`jobrunner cancel {row.id}`, then again",
+            )
+        )
+    return False
+
+
+def _say_what_stays_behind(session: Session, row: JobRow) -> None:
+    there = [item for item in session.ledger.checkpoints(row.id) if item.complete and not item.removed]
+    if there:
+        here = next((f"; {item.name} was fetched to {item.pulled_to}" for item in there if item.pulled_to), "")
+        session.warn(f"it begins anew: its {len(there)} checkpoints are on {row.host}{here}")
 
 
 def _same_code(session: Session, row: JobRow, detail: Any, spec: JobSpec) -> Tree | None:

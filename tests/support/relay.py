@@ -6,6 +6,11 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.lab import Client, Lab
 
 STEP_S = 0.01
 
@@ -18,6 +23,8 @@ class Relay:
     stalled            nothing passes, and nothing is read: what was sent comes once this is False again
     hole               everything is read and thrown away; a connection that lost something is never sound again
     refusing           new connections are closed at once
+
+    `passed` counts the bytes that came in each direction, over all connections.
     """
 
     def __init__(self, target: int) -> None:
@@ -28,6 +35,7 @@ class Relay:
         self.stalled = False
         self.hole = False
         self.refusing = False
+        self.passed = {"up": 0, "down": 0}
         self._closed = False
         self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._server.getsockname()[1]
@@ -71,6 +79,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(4096):
                 passed += len(data)
+                self.passed[direction] += len(data)
                 if self.limit is not None and direction == self.direction and passed > self.limit:
                     break
                 if self.delay:
@@ -107,3 +116,20 @@ class Relay:
         self.cut()
         for thread in self._threads:
             thread.join(5)
+
+
+@contextlib.contextmanager
+def relayed(client: Client, lab: Lab) -> Iterator[Relay]:
+    """Lead a client's way to one of its hosts through a relay."""
+    relay = Relay(lab.sshd.port)
+    config = client.folder / "ssh_config"
+    blocks = config.read_text().split("Host ")
+    for number, block in enumerate(blocks):
+        if block.splitlines()[:1] == [lab.alias]:
+            block = block.replace(f"Port {lab.sshd.port}\n", f"Port {relay.port}\n")
+            blocks[number] = f"{block.rstrip()}\n  HostKeyAlias [127.0.0.1]:{lab.sshd.port}\n"
+    config.write_text("Host ".join(blocks))
+    try:
+        yield relay
+    finally:
+        relay.close()
