@@ -10,11 +10,13 @@ import os
 from . import files
 from .files import to_text
 
-# What bash makes up by itself, or would act upon before the first line.
+# What bash makes up by itself.
 BASH_OWN = frozenset(
-    b"_ SHLVL PWD OLDPWD BASHOPTS SHELLOPTS BASH_ENV ENV PPID UID EUID RANDOM SRANDOM SECONDS LINENO HISTCMD "
-    b"EPOCHSECONDS EPOCHREALTIME".split()
+    b"_ SHLVL PWD OLDPWD BASHOPTS SHELLOPTS PPID UID EUID RANDOM SRANDOM SECONDS LINENO HISTCMD EPOCHSECONDS "
+    b"EPOCHREALTIME".split()
 )
+# What it would act upon before the first line. A line may set it (environment modules do), for the command's own bash.
+BEFOREHAND = (b"BASH_ENV", b"ENV")
 VENDOR_LIMIT_S = 60.0
 _OUT, _IN = 19, 20
 
@@ -265,7 +267,8 @@ def _become(script, words, environment, cwd, answer, ask):
     os.chdir(cwd)
     text = script.replace("@OUT@", str(_OUT)).replace("@IN@", str(_IN)).replace("@MODULES@", _MODULES)
     argv = [b"bash", b"--noprofile", b"--norc", b"-c", text.encode(), b"jobrunner-setup"]
-    clean = {name: value for name, value in environment.items() if name not in BASH_OWN or name == b"PWD"}
+    dropped = (BASH_OWN | set(BEFOREHAND)) - {b"PWD"}
+    clean = {name: value for name, value in environment.items() if name not in dropped}
     for shell in (b"/bin/bash", b"/usr/bin/bash", b"/usr/local/bin/bash"):
         if os.path.exists(shell):
             os.execve(shell, argv + [files.to_bytes(word) for word in words], clean)
