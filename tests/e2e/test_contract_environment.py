@@ -96,6 +96,7 @@ def test_the_session_is_scrubbed_and_nothing_is_made_up(client: Client, lab: Lab
         "ASCEND_RT_VISIBLE_DEVICES": "",
         "MLU_VISIBLE_DEVICES": "",
         "CUDA_VISIBLE_DEVICES": "",
+        "MUSA_VISIBLE_DEVICES": "",
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": "10.0.0.5",  # the host's own word
         "SITE": "from the login",
