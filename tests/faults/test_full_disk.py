@@ -13,11 +13,13 @@ from jobrunner.agent.files import append_line, read_lines
 from tests.support.agentproc import REPO, pythons
 
 pytestmark = pytest.mark.root
-IMPORT_ALL = (
-    "import sys, os, importlib; sys.path.insert(0, sys.argv[1]); top = sys.argv[1] + '/jobrunner/agent'\n"
-    "for name in sorted(os.listdir(top)):\n"
-    "    if name.endswith('.py') and name not in ('__main__.py', 'bytecode.py'): importlib.import_module('jobrunner.agent.' + name[:-3])"
-)
+IMPORT_ALL = """
+import sys, os, importlib
+sys.path.insert(0, sys.argv[1])
+for name in sorted(os.listdir(sys.argv[1] + "/jobrunner/agent")):
+    if name.endswith(".py") and name not in ("__main__.py", "bytecode.py"):
+        importlib.import_module("jobrunner.agent." + name[:-3])
+"""
 
 
 @pytest.fixture
@@ -51,6 +53,8 @@ def test_compiled_modules_are_whole_or_not_there(disk: Path, python: str) -> Non
     shutil.copytree(REPO / "jobrunner" / "agent", tree / "jobrunner" / "agent", ignore=ignore)
     (tree / "jobrunner" / "__init__.py").touch()
     for leave in (4096, 12288, 20480, 65536):
+        for compiled in list(tree.rglob("__pycache__")):
+            shutil.rmtree(compiled)
         ballast = fill(disk, leave)
         command = [python, "-I", "-S", "-c", IMPORT_ALL, str(tree)]
         assert subprocess.run(command, capture_output=True).returncode == 0
