@@ -34,7 +34,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         home = host.folder / "home"
         toolkit = home / "Ascend" / "ascend-toolkit"
         toolkit.mkdir(parents=True)
-        (toolkit / "set_env.sh").write_text('export VENDOR=ascend TRACE="vendor[$HOSTV,$SPECV,$TOKEN,$SITE]"\nfalse\n')
+        (toolkit / "set_env.sh").write_text('export VENDOR=ascend TRACE="vendor[$HOSTV,$SPECV,$TOKEN,$SITE]"\n')
         (home / "venv" / "bin").mkdir(parents=True)
         yield host
 
