@@ -37,11 +37,23 @@ class Situation:
     cores     of the host
     ends      running jobs of the others, as `running`
     cards     `{device: [{index, model, board, broken}]}`: all that the host has; a device that is missing is unknown
+    wide_after_s  so long a job has waited when it begins to keep cards, where its `limits` say nothing else
     choose    `(device, free, count, cards) -> (indexes, None) or (None, reason)`: which cards belong together
     """
 
     def __init__(
-        self, waiting, others=(), usage=0.0, free=None, running=(), passed=(), cores=1, ends=(), cards=None, choose=None
+        self,
+        waiting,
+        others=(),
+        usage=0.0,
+        free=None,
+        running=(),
+        passed=(),
+        cores=1,
+        ends=(),
+        cards=None,
+        choose=None,
+        wide_after_s=WIDE_AFTER_S,
     ):
         self.waiting = waiting
         self.others = list(others)
@@ -53,6 +65,7 @@ class Situation:
         self.ends = list(ends)
         self.cards = cards or {}
         self.choose = choose or any_cards
+        self.wide_after_s = wide_after_s
         self.misfits = {}  # what `impossible` found, as many jobs ask for the same
 
     def pick(self, entry, cards):
@@ -101,7 +114,7 @@ def decide(situation, skip=()):
                 decision.start, decision.cards = entry, cards
                 return decision
             decision.why[entry["id"]] = reason or _too_few(situation, entry, kept, decision, text)
-            if reason is None and _wide(entry):
+            if reason is None and _wide(situation, entry):
                 _keep(situation, entry, free, kept)
     return decision
 
@@ -140,7 +153,7 @@ def _claim_of_other(situation, entry, uid, free, kept, decision):
     if taken is not None:
         cards -= set(taken)
         decision.yields_to.add(uid)
-    elif _wide(entry) and impossible(situation, entry) is None:
+    elif _wide(situation, entry) and impossible(situation, entry) is None:
         _keep(situation, entry, free, kept)
         decision.keeps_for.add(uid)
 
@@ -204,9 +217,9 @@ def _misfit(situation, entry, cards):
     return situation.pick(entry, usable)[1]
 
 
-def _wide(entry):
+def _wide(situation, entry):
     after = (entry.get("limits") or {}).get("wide_after_s")
-    return (entry.get("waited_s") or 0.0) >= (WIDE_AFTER_S if after is None else float(after))
+    return (entry.get("waited_s") or 0.0) >= (situation.wide_after_s if after is None else float(after))
 
 
 def _keep(situation, entry, free, kept):
@@ -254,7 +267,7 @@ def _too_few(situation, entry, kept, decision, text):
         " ({})".format(numbers(entry["card_ids"])) if entry.get("card_ids") else "",
         len(free),
         "is" if len(free) == 1 else "are",
-        ": it waits until enough have come free at once" if _wide(entry) and len(free) else "",
+        ": it waits until enough have come free at once" if _wide(situation, entry) and len(free) else "",
     )
 
 

@@ -167,6 +167,10 @@ class Readings:
             try:
                 procs.close_all_but([2, inlet])
                 os.write(inlet, json.dumps(take(self._layout, device, count)).encode("ascii"))
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(inlet)

@@ -3,7 +3,7 @@
 import os
 import time
 
-from . import clock, files, jobs, order, share, usage
+from . import clock, files, jobs, order, settings, share, usage
 
 
 def states_for(layout, entry):
@@ -114,11 +114,11 @@ def _foreign(entry, now):
         "device": device,
         "since": share.text(since),
         "waited_s": age_of({"since": since if isinstance(since, str) else ""}, now),
-        "limits": {"only_cards": only, "wide_after_s": None if after is None else share.number(after, None)},
+        "limits": {"only_cards": only, "wide_after_s": share.number(after, order.WIDE_AFTER_S)},
     }
 
 
-def ticket(layout, waiting, used, held=0, now=None):
+def ticket(layout, waiting, used, held=0, wide_after_s=order.WIDE_AFTER_S, now=None):
     """What we show the others while we wait for cards: `waiting` in order, `used` card-seconds, `held` cards."""
     shown = [
         {
@@ -129,7 +129,7 @@ def ticket(layout, waiting, used, held=0, now=None):
             "since": entry.get("since"),
             "priority": entry.get("priority") or 0,
             "only_cards": entry.get("card_ids") or (entry.get("limits") or {}).get("only_cards"),
-            "wide_after_s": (entry.get("limits") or {}).get("wide_after_s"),
+            "wide_after_s": (entry.get("limits") or {}).get("wide_after_s") or wide_after_s,
         }
         for entry in waiting[:200]
         if entry["cards"]
@@ -160,8 +160,6 @@ def gather(layout, entries, free, running, passed=(), now=None, cards=None, valu
     `values` are the host's settings. Colleagues are looked at where one's own jobs want cards, or `always`.
     """
     now = time.time() if now is None else now
-    if values:
-        entries = [_with_settings(entry, values) for entry in entries]
     waiting, why = ready(layout, entries, now)
     compete = always or any(entry["cards"] for entry in waiting)
     situation = order.Situation(
@@ -175,12 +173,6 @@ def gather(layout, entries, free, running, passed=(), now=None, cards=None, valu
         ends_of_others(now) if compete else (),
         cards,
         choose,
+        (values or settings.DEFAULTS)["wide_after_s"],
     )
     return situation, why
-
-
-def _with_settings(entry, values):
-    limits = entry.get("limits") or {}
-    if limits.get("wide_after_s") is not None:
-        return entry
-    return dict(entry, limits=dict(limits, wide_after_s=values["wide_after_s"]))

@@ -1,4 +1,4 @@
-"""What others put where users show things to each other: nothing of it hands out a card twice, blocks for long or runs."""
+"""What others put where users show things to each other: nothing of it hands out a card twice, or runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which job starts next on which cards, by values: linked cards, wide jobs, colleagues; and a year of a host in a second."""
+"""Which job starts next on which cards, by values: linked cards, wide jobs, colleagues; a host's weeks in seconds."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def simulate(users: dict[int, list[tuple[int, float]]], host: list[dict[str, Any
     waiting = {uid: [entry(f"{n:06d}", count, run_s=run_s) for n, (count, run_s) in enumerate(jobs)]
                for uid, jobs in users.items()}  # fmt: skip
     now, ends, free = 0.0, [], {card["index"] for card in host}
-    spent = {uid: 0.0 for uid in users}
+    spent = dict.fromkeys(users, 0.0)
     held: dict[int, list[tuple[float, int]]] = {uid: [] for uid in users}
     spans: dict[int, list[tuple[float, float, int]]] = {uid: [] for uid in users}
 

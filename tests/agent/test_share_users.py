@@ -133,14 +133,14 @@ def test_two_hundred_jobs_of_two_users_on_eight_cards(mix: str) -> None:
             ANN: [using_cards(f"aann{n:05d}", spans, *of_ann(n)) for n in anns],
             BOB: [using_cards(f"abob{n:05d}", spans, *of_bob(n)) for n in bobs],
         }
-        for runs, one in zip(host.users, host.hosts):
+        for runs, one in zip(host.users, host.hosts, strict=True):
             runs.channel.ask("drain", on=True)
             host.submit_all(runs, wanted[one.uid])
             (one.root / "settings.json").write_text(json.dumps({"wide_after_s": wide_after_s}))
             (one.root / "settings.json").chmod(0o644)
         for runs in host.users:
             runs.channel.ask("drain", on=False)
-        for runs, one in zip(host.users, host.hosts):
+        for runs, one in zip(host.users, host.hosts, strict=True):
             ids = [id_ for id_, _, _ in wanted[one.uid]]
             views = runs.channel.ask("wait", ids=ids, timeout_s=90)["jobs"]
             assert {view["state"] for view in views.values()} == {"COMPLETED"}
