@@ -20,6 +20,7 @@ from . import (
     settings,
     settle,
     share,
+    shortlist,
     situation,
     starts,
     succession,
@@ -109,6 +110,7 @@ class Dispatcher:
         self.watched = {}
         self.yielding = yielding.Yielding()
         self.shown = None
+        self.checked = 0.0
         self.given = {}
         self.ours = {}
         self.warned = set()
@@ -147,8 +149,10 @@ class Dispatcher:
 
     def settle_unfinished(self):
         """At the start: whoever has neither verdict nor supervisor is settled. Jobs that only wait are left alone."""
-        names = leases.held_names()
+        names, waiting = leases.held_names(), set(queue.names(self.layout))
         for job_id in jobs.all_ids(self.layout):
+            if job_id in waiting:
+                continue  # `waiting_entries` looks at those
             if not jobs.is_final(self.layout, job_id) and not jobs.locked(self.layout, job_id, names):
                 settle.settle(self.layout, job_id, names)
 
@@ -235,8 +239,13 @@ class Dispatcher:
 
     def waiting_entries(self, queued):
         """The queue as it is, without left-overs of committed starts; hopeless and cancelled jobs are ended."""
-        entries = []
-        for entry in filter(succession.readable, queued):
+        entries = [entry for entry in queued if succession.readable(entry)]
+        now = time.monotonic()
+        if len(entries) > queue.LONG and now - self.checked < queue.SURE_S:
+            return entries  # what is about to start is looked at before (starts.waits), the rest now and then
+        self.checked = now
+        checked, entries = entries, []
+        for entry in checked:
             if jobs.is_final(self.layout, entry["id"]) or jobs.stale(self.layout, entry["id"], entry):
                 self.tidy_queue(entry["id"])
                 continue
@@ -269,7 +278,7 @@ class Dispatcher:
         share.withdraw("ticket.json")
         self.shown = None
         leases.release([self.lock])
-        if not queue.names(self.layout):
+        if not queue.waiting(self.layout):
             return True
         lock = leases.bind(lock_of(self.layout))
         if lock is None:
@@ -283,11 +292,12 @@ class Dispatcher:
         """Start all that may start now; the seconds that may be slept then."""
         tried = set()
         values, _ = settings.read(self.layout)
+        ordered = order.own_order(entries)
         while True:
             names = leases.held_names()
             running = self.running(entries, names)
             self.readings.observe(names, self.own_cards(running))
-            free = [entry for entry in entries if self.layout.job_lock(entry["id"]) not in names]
+            free = self.nearest(ordered, names)
             facts = self.facts(free, names, running, values)
             decision = order.decide(facts, tried | self.backing_off())
             self.yielding.note(decision, time.monotonic())
@@ -297,8 +307,23 @@ class Dispatcher:
                 patience = self.patience(entries, facts.waiting, names)
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)
-                return min(patience, RACE_S) if tried or len(free) < len(entries) else patience
+                busy = any(self.layout.job_lock(entry["id"]) in names for entry in entries)
+                return min(patience, RACE_S) if tried or busy else patience
             self.try_start(decision.start, decision.cards, tried)
+
+    def nearest(self, ordered, names):
+        """The entries that nobody is acting on; of a long queue, those that a decision can be about now."""
+        if len(ordered) <= queue.LONG:
+            return [entry for entry in ordered if self.layout.job_lock(entry["id"]) not in names]
+        now, drained = clock.stamp(), situation.drained(self.layout)
+
+        def ready(entry):
+            return (
+                self.layout.job_lock(entry["id"]) not in names
+                and order.not_ready(entry, now, situation.states_for(self.layout, entry), drained) is None
+            )
+
+        return shortlist.pick(ordered, ready)
 
     def facts(self, entries, names, running, values):
         """The situation as it is now."""
@@ -346,6 +371,7 @@ class Dispatcher:
         taken = starts.take(self.layout, entry, cards)
         if taken is None:
             skip.add(entry["id"])
+            self.checked = 0.0
             return
         self.given[entry["id"]] = (entry["device"], cards)
         drop = [self.lock] + [handle for handle, _ in self.watched.values()]
@@ -379,7 +405,7 @@ class Dispatcher:
     def show(self, facts, running):
         """Show our ticket to the others when it has changed, or when somebody cleaned it away."""
         held = sum(len(start["cards"]) for _, start in running)
-        ticket = situation.ticket(self.layout, order.claimable(facts), facts.usage, held)
+        ticket = situation.ticket(self.layout, order.claimable(facts), facts.usage, held, facts.wide_after_s)
         mark = (ticket["waiting"], held, int(ticket["usage"] / 600))
         if mark == self.shown and (not ticket["waiting"] or share.shown("ticket.json")):
             return

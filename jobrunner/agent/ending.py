@@ -22,9 +22,9 @@ def end(supervisor):
         _conclude(supervisor, record)
     except OSError as error:
         jobs.journal(layout, job_id, "warning", text="its end could not be concluded: {}".format(error))
-    let_go(supervisor)
     leases.release([supervisor.lock])
-    if queue.names(layout):
+    let_go(supervisor)  # of what is tried again: now that it can be taken up, before younger jobs are
+    if queue.waiting(layout):
         from . import dispatcher
 
         queue.wake(layout)  # a dispatcher that is not our parent hears of the verdict only so

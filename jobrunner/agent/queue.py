@@ -1,6 +1,7 @@
 """The queue: one file per waiting job, whose presence is what QUEUED means."""
 
 import os
+import time
 
 from . import clock, files, jobs
 
@@ -102,29 +103,66 @@ def wake(layout):
         pass
 
 
+def waiting(layout):
+    """True if there is anything in the queue, left-overs included. As cheap for a long queue as for a short one."""
+    from .layout import JOB_ID
+
+    try:
+        with os.scandir(layout.queue) as found:
+            return any(JOB_ID.match(files.to_text(entry.name)) for entry in found)
+    except OSError:
+        return False
+
+
+LONG = 200  # from so many entries on a queue is read in short cuts
+SURE_S = 5.0  # and looked at entry by entry so often
+
+
 class Cache:
-    """Reads the queue again and again at the price of one `stat` per entry that has not changed."""
+    """Reads the queue again and again at the price of one `stat` per entry that has not changed.
+
+    Of a long queue an entry counts as unchanged while its file is the same inode, and is looked at closely every
+    `SURE_S` seconds: a change is a new file under the name, but the number of a removed file may come again.
+    """
 
     def __init__(self, layout):
         self._layout = layout
         self._known = {}
+        self._closely = 0.0
 
     def entries(self):
         """All entries as they are now, left-overs included, in no order."""
+        from .layout import JOB_ID
+
+        now = time.monotonic()
+        short = len(self._known) >= LONG and now - self._closely < SURE_S
+        if not short:
+            self._closely = now
         known = {}
-        for job_id in names(self._layout):
-            path = self._layout.queued(job_id)
-            try:
-                seen = os.stat(path)
-            except OSError:
-                continue
-            mark = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
+        try:
+            with os.scandir(self._layout.queue) as listed:
+                found = [(files.to_text(entry.name), entry.inode()) for entry in listed]
+        except OSError:
+            found = []
+        for job_id, inode in found:
             old = self._known.get(job_id)
-            if old is None or old[0] != mark:
-                entry = jobs.read_dict(path)
-                if entry is None:
-                    continue
-                old = (mark, dict(entry, id=job_id))
-            known[job_id] = old
+            if old is None and not JOB_ID.match(job_id):
+                continue
+            if old is None or not short or old[0][0] != inode:
+                old = self._read(job_id, old)
+            if old is not None:
+                known[job_id] = old
         self._known = known
         return [entry for _, entry in known.values()]
+
+    def _read(self, job_id, old):
+        path = self._layout.queued(job_id)
+        try:
+            seen = os.stat(path)
+        except OSError:
+            return None
+        mark = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
+        if old is not None and old[0] == mark:
+            return old
+        entry = jobs.read_dict(path)
+        return None if entry is None else (mark, dict(entry, id=job_id))

@@ -6,6 +6,9 @@ from . import files, jobs, leases, procs
 from .layout import card_name
 
 
+CHANGING = ("attempt", "hold", "not_before", "priority", "queued_at")  # what of an entry is rewritten while it waits
+
+
 def keepers(layout, device, cards):
     """`{card: job id}` of cards that a living process of one of our jobs keeps although their names are free."""
     wanted = set(cards)
@@ -42,10 +45,25 @@ def _may_have_containers(layout):
     return os.path.exists(os.path.join(layout.home, b"containers"))
 
 
+def waits(layout, entry):
+    """True if the job waits still, and just as the entry says: nobody cancelled, held or changed it meanwhile."""
+    job_id = entry["id"]
+    if jobs.is_final(layout, job_id) or jobs.cancel(layout, job_id) is not None:
+        return False
+    now = jobs.queue_entry(layout, job_id)
+    return now is not None and all(entry.get(key) == now.get(key) for key in CHANGING)
+
+
 def take(layout, entry, cards):
-    """`(lock, leases)` of a job and its cards, or None if somebody else has one of them, or still keeps a card."""
+    """`(lock, leases)` of a job and its cards, or None.
+
+    None: somebody else has one of them, or still keeps a card, or the job waits no longer as the entry says.
+    """
     lock = leases.bind(layout.job_lock(entry["id"]))
     if lock is None:
+        return None
+    if not waits(layout, entry):
+        leases.release([lock])
         return None
     held = leases.bind_all([card_name(entry["device"], card) for card in sorted(cards)]) if cards else []
     if held is not None and cards and keepers(layout, entry["device"], cards):
