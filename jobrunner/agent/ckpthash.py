@@ -23,8 +23,8 @@ def of(path):
         return None
 
 
-def of_file(handle):
-    """Hex SHA-256 of what a descriptor reads; it is closed."""
+def of_file(handle, working=lambda: None):
+    """Hex SHA-256 of what a descriptor reads; it is closed. `working` is called after every block."""
     seen = hashlib.sha256()
     try:
         while True:
@@ -32,5 +32,6 @@ def of_file(handle):
             if not block:
                 return seen.hexdigest()
             seen.update(block)
+            working()
     finally:
         os.close(handle)

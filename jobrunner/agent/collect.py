@@ -6,11 +6,14 @@ A file that changes while it is read is said to have changed; it is never passed
 import hashlib
 import os
 import stat
+import time
 
 from . import checkpoints, ckptorder, clock, inside, jobs, leases
 from .files import AgentError, make_dir, to_bytes, to_text, write_json
 from .layout import lock_name
 from .wire import CHUNK
+
+TICK_S = 5.0  # so often a client hears that we are alive while a big file is read for its hash only
 
 
 class Item:
@@ -33,7 +36,8 @@ def run(session, request):
     try:
         have = {entry.get("path"): entry.get("size") for entry in request.get("have") or [] if isinstance(entry, dict)}
         known = _known_hashes(layout, job_id)
-        files = [_described(layout, job_id, item, have, known) for item in items]
+        working = _Working(session)
+        files = [_described(layout, job_id, item, have, known, working) for item in items]
         session.send_json({"files": files, "skipped": skipped})
         sent = _hand_out(session, layout.job(job_id), items)
         return {"sent": sent}
@@ -158,13 +162,26 @@ def _known_hashes(layout, job_id):
     }
 
 
-def _described(layout, job_id, item, have, known):
+class _Working:
+    """A sign of life for the client, now and then."""
+
+    def __init__(self, session):
+        self._session = session
+        self._ticked = time.monotonic()
+
+    def __call__(self):
+        if time.monotonic() - self._ticked >= TICK_S:
+            self._ticked = time.monotonic()
+            self._session.send_json({"tick": True})
+
+
+def _described(layout, job_id, item, have, known, working):
     """The list's entry of a file. Its hash is there if it is known, or if the client may have the file already."""
     seen = item.seen
     path = to_text(item.name)
     digest = known.get((to_text(os.path.join(layout.job(job_id), item.inner)), seen.st_size, seen.st_mtime_ns))
     if digest is None and have.get(path) == seen.st_size:
-        digest = _digest(layout.job(job_id), item)
+        digest = _digest(layout.job(job_id), item, working)
     return {
         "path": path,
         "type": "f",
@@ -175,13 +192,13 @@ def _described(layout, job_id, item, have, known):
     }
 
 
-def _digest(folder, item):
+def _digest(folder, item, working):
     from . import ckpthash
 
     try:
         handle = inside.open_at(folder, item.inner)
         before = _mark(os.fstat(handle))
-        digest = ckpthash.of_file(os.dup(handle))
+        digest = ckpthash.of_file(os.dup(handle), working)
         after = _mark(os.fstat(handle))
         os.close(handle)
     except OSError:
@@ -223,7 +240,7 @@ def _send(session, folder, item, offset):
     try:
         if _mark(os.fstat(handle)) != _mark(item.seen) or offset > item.seen.st_size:
             return changed, 0
-        seen = hashlib.sha256()
+        seen, working = hashlib.sha256(), _Working(session)
         at = sent = 0
         while at < item.seen.st_size:
             # What the client has is hashed only, up to just where it ends.
@@ -234,6 +251,8 @@ def _send(session, folder, item, offset):
             if at >= offset:
                 session.send_bytes(block)
                 sent += len(block)
+            else:
+                working()
             at += len(block)
         if at != item.seen.st_size or _mark(os.fstat(handle)) != _mark(item.seen):
             return changed, sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,9 +111,41 @@ class _Arriving:
             elif kind == b"E":
                 break
             else:
-                self.stream.message(payload)  # raises what the host says
-        verdict = self.stream.read_json()
-        self.sha256 = verdict.get("sha256")
+                self.stream.message(payload)  # a sign of life; raises what the host says
+        self.sha256 = _answer(self.stream, "sha256")["sha256"]
+
+
+def _answer(stream: Stream, key: str) -> dict[str, Any]:
+    """The message that has `key`; signs of life (the host is reading big files) are passed over."""
+    while key not in (message := stream.read_json()):
+        continue
+    return message
+
+
+class _Asking:
+    """Asks for one file after another; what was asked for ahead comes in that order."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._asked: deque[tuple[int, int]] = deque()
+
+    def ahead(self, index: int) -> None:
+        """This file will be wanted next, from its first byte on."""
+        self._ask(index, 0)
+
+    def __call__(self, index: int, offset: int) -> Transfer:
+        while self._asked and self._asked[0] != (index, offset):
+            self._asked.popleft()  # not wanted that way after all: heard to its end
+            for _ in _Arriving(self._stream):
+                pass
+        if not self._asked:
+            self._ask(index, offset)
+        self._asked.popleft()
+        return _Arriving(self._stream)
+
+    def _ask(self, index: int, offset: int) -> None:
+        self._stream.send_json({"get": index, "offset": offset})
+        self._asked.append((index, offset))
 
 
 def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
@@ -144,17 +177,13 @@ def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any]) 
 
     assert row.host is not None
     with session.link(row.host).bulk().stream("collect", id=row.id, have=have(to), **wanted) as stream:
-        listed = stream.read_json()
+        listed = _answer(stream, "files")
         for entry in listed.get("skipped", []):
             session.warn(f"{entry.get('path')}: not fetched: {entry.get('why')}")
-
-        def fetch(index: int, offset: int) -> Transfer:
-            stream.send_json({"get": index, "offset": offset})
-            return _Arriving(stream)
-
-        pulled = save(listed["files"], fetch, to, session.progress)
+        asking = _Asking(stream)
+        pulled = save(listed["files"], asking, to, session.progress, asking.ahead)
         stream.send_json({"done": True})
-        stream.read_json()
+        _answer(stream, "ok")
     for refused in pulled.refused:
         session.warn(f"{refused.path}: not fetched: {refused.why}")
     return pulled

@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -31,6 +31,8 @@ __all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "h
 PIECE = 1024 * 1024
 SYNC_FROM = 1024 * 1024
 LOCK_NAME = ".jobrunner-pull.lock"
+AHEAD_FILES, AHEAD_BYTES = 64, 4 * 1024 * 1024
+"""So much is asked for before it is wanted, so that small files do not cost a round trip each."""
 
 
 class Transfer(Protocol):
@@ -68,12 +70,19 @@ class Pulled:
     refused: list[Refused] = field(default_factory=list)
 
 
-def save(files: Sequence[Mapping[str, Any]], fetch: Fetch, to: Path, progress: Progress | None = None) -> Pulled:
+def save(
+    files: Sequence[Mapping[str, Any]],
+    fetch: Fetch,
+    to: Path,
+    progress: Progress | None = None,
+    ahead: Callable[[int], None] | None = None,
+) -> Pulled:
     """Fetch the files of the host's list (`path`, `size`, `sha256` or None, `mtime`, `mode`) into the folder `to`.
 
-    Files that are refused, or change on the host while they are read, are reported and the others taken. Raises
-    UsageError `disk_full`, `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what
-    arrives is twice not what the host says; errors of `fetch` pass through. What arrived stays for next time.
+    `ahead` is told the files that `fetch` will be called for next, in order and from their first byte on. Files that
+    are refused, or change on the host while they are read, are reported and the others taken. Raises UsageError
+    `disk_full`, `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what arrives is
+    twice not what the host says; errors of `fetch` pass through. What arrived stays for next time.
     """
     shows = progress or NoProgress()
     with local_troubles(to):
@@ -88,19 +97,26 @@ def save(files: Sequence[Mapping[str, Any]], fetch: Fetch, to: Path, progress: P
     chosen = plan(files, to)
     number = shows.start(f"pulling {len(chosen.items)} file{'' if len(chosen.items) == 1 else 's'}", chosen.size)
     try:
-        return _save(chosen, fetch, shows, number)
+        return _save(chosen, fetch, shows, number, ahead)
     finally:
         shows.finish(number)
         lock.release()
 
 
-def _save(chosen: DownloadPlan, fetch: Fetch, progress: Progress, number: int) -> Pulled:
+def _save(
+    chosen: DownloadPlan,
+    fetch: Fetch,
+    progress: Progress,
+    number: int,
+    ahead: Callable[[int], None] | None,
+) -> Pulled:
     saved: list[Saved] = []
     refused = list(chosen.refused)
     with local_troubles(chosen.to):
         wanted = [(item, _already_here(item)) for item in chosen.items]
         check_space(chosen.to, sum(_missing(item) for item, digest in wanted if digest is None))
     ours: set[tuple[int, int]] = set()
+    foretold = _Foretold([item for item, digest in wanted if digest is None], ahead)
     for item, digest in wanted:
         if digest is not None:
             with local_troubles(item.local):
@@ -108,12 +124,35 @@ def _save(chosen: DownloadPlan, fetch: Fetch, progress: Progress, number: int) -
             progress.advance(number, item.size)
             saved.append(Saved(item.path, item.local, item.size, digest, fetched=0))
             continue
+        foretold.go_on()
         outcome = _Arrival(item, fetch, chosen.to, progress, number, ours).run()
         if isinstance(outcome, Saved):
             saved.append(outcome)
         else:
             refused.append(outcome)
     return Pulled(saved, refused)
+
+
+class _Foretold:
+    """Tells what will be fetched: as far as nothing of it is here yet, and not too much at once."""
+
+    def __init__(self, items: list[Item], ahead: Callable[[int], None] | None) -> None:
+        self._items, self._ahead = items, ahead
+        self._now = self._told = 0
+
+    def go_on(self) -> None:
+        """The next file is about to be fetched."""
+        if self._ahead is None:
+            return
+        self._told = max(self._told, self._now)
+        while self._told < len(self._items) and self._fits() and not os.path.lexists(self._items[self._told].part):
+            self._ahead(self._items[self._told].index)
+            self._told += 1
+        self._now += 1
+
+    def _fits(self) -> bool:
+        waiting = self._items[self._now + 1 : self._told + 1]
+        return len(waiting) <= AHEAD_FILES and sum(item.size for item in waiting) <= AHEAD_BYTES
 
 
 class _Arrival:
