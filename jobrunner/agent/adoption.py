@@ -23,6 +23,7 @@ class Adopter(Supervisor):
         self.save_start()
         room.reserve(os.path.join(self.folder, b"exit.json"))
         self.take_leases()
+        stopping.follow_container(self)
         share.publish_leases(self.layout, jobs.running(self.layout))
 
     def take_leases(self):

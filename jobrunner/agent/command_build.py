@@ -30,9 +30,13 @@ class Build:
     def given(self):
         """What the host's entry, the spec and the secrets set."""
         table = env.as_bytes(self.run.get("host_env"))
-        for layer in (self.run.get("env"), files.read_json(os.path.join(self.job, b"secrets.json"))):
-            table.update(env.as_bytes(layer))
+        table.update(env.as_bytes(self.run.get("env")))
+        table.update(self.secrets())
         return table
+
+    def secrets(self):
+        """The secrets, from the one file where they are."""
+        return env.as_bytes(files.read_json(os.path.join(self.job, b"secrets.json")))
 
     def marks(self, container=False):
         """What nobody may change."""

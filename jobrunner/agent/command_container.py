@@ -28,16 +28,21 @@ def prepare(build, docker, others):
     if not containers_plan.is_privileged(docker):
         cards = list(range(len(cards)))
     argv = build.launch(argv, values, cards)
+    secret = {name: values.pop(name) for name in build.secrets() if name in values}
     by_name, lines = containers_prepare.split_variables(values)
     _, env_file = containers_prepare.as_descriptor(lines)
     facts = _facts(build, nodes, groups, numbers, folders)
+    facts["secrets"] = bool(secret)
     facts.update(client=program, names=[to_text(name) for name in by_name], env_file=env_file)
-    words = containers_plan.docker_argv(docker, argv, facts)
+    mounts = [runtime.expand_home(str(volume), to_text(home)) for volume in docker.get("mounts") or []]
+    words = containers_plan.docker_argv(dict(docker, mounts=mounts), argv, facts)
     visible = not containers_plan.has(options, "--user", "-u", "--userns")
     containers.record(build.layout, build.plan.job_id, build.plan.attempt, engine, docker["image"], visible)
     told = {"image": docker["image"], "id": image["id"], "digests": image["digests"]}
     build.record({"sourced": [], "docker": told}, procs.to_argv(argv), client_env, engine)
     client_env.update(by_name)
+    if secret:
+        containers_prepare.as_input(secret)
     # The job's mark is on the client, too: it is a process of the job.
     client_env[b"JOBRUNNER_JOB_ID"] = to_bytes(build.plan.job_id)
     return procs.to_argv(words), client_env

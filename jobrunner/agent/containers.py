@@ -13,6 +13,7 @@ LABEL = "jobrunner.job"
 ATTEMPT = "jobrunner.attempt"
 CLIENTS = (b"docker", b"podman", b"nerdctl")
 LIMIT_S = 20.0
+SHORT_S = 5.0  # for the dispatcher, which has others to serve
 UNKNOWN = (None, "?")  # stands for containers that may be there: the engine does not answer
 # What a client needs to find its engine.
 _CLIENT_ENV = (
@@ -139,7 +140,8 @@ def living_jobs(layout):
     """The ids of all jobs that have a live container, and of those of which that cannot be ruled out."""
     found, silent = set(), False
     for engine in engines(layout):
-        output = ask(engine, ["ps", "--no-trunc", "--filter", "label=" + LABEL, "--format", '{{.Label "%s"}}' % LABEL])
+        words = ["ps", "--no-trunc", "--filter", "label=" + LABEL, "--format", '{{.Label "%s"}}' % LABEL]
+        output = ask(engine, words, SHORT_S)
         silent = silent or output is None
         found.update(files.to_text(line) for line in (output or b"").split())
     if silent:
@@ -152,6 +154,34 @@ def _may_live(layout, job_id):
         return False
     engine = recorded(layout, job_id)
     return engine is not None and not engine.get("visible")
+
+
+def follow(layout, job_id, log):
+    """Bring what a job's container prints from now on into the file `log`: its first client is gone.
+
+    By a process of its own, which ends with the container.
+    """
+    for engine, container in of_job(layout, job_id):
+        if engine is None:
+            continue
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            continue
+        try:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+            procs.close_all_but([handle])
+            for number in (1, 2):
+                os.dup2(handle, number)
+            environment = procs.own_environment()
+            environment.update((files.to_bytes(name), files.to_bytes(value)) for name, value in engine["env"].items())
+            words = [engine["client"], "attach", "--no-stdin", "--sig-proxy=false", container]
+            os.execve(engine["client"], procs.to_argv(words), environment)
+        finally:
+            os._exit(127)
 
 
 def signal_job(layout, job_id, name):

@@ -9,6 +9,10 @@ _HEAD = """set +eu
 __jr_to={report}
 __jr_tell() {{ [ -z "$__jr_to" ] || printf '%s\\n' "$2" >>"$__jr_to/$1"; }} 2>/dev/null
 """
+# The secrets come as data on the standard input, so that the engine writes them down nowhere.
+_SECRETS = """while IFS= read -r -d '' __jr_line; do export "$__jr_line"; done
+exec </dev/null
+"""
 # In a subshell, so that a script that calls `exit` or changes the directory does no harm.
 _TAKE = """eval "$(exec 3>&1 1>&2; trap 'set +eu; export -n PWD OLDPWD SHLVL; export -p >&3' EXIT; {what})"
 """
@@ -103,12 +107,14 @@ def docker_argv(docker, command, facts):
     `docker` is the spec's `{image, mounts, options}`; `facts` has job, attempt, device, cards, work, out, uid, gid,
     names (variables to pass), nodes (files of the host that are there), and where wanted: physical (`{card: number of
     its device file}`), setup and host_setup (lines), vendor (source the vendor's set-up inside), report (folder for
-    what happens inside), shim (folder for PYTHONPATH), folders (further ones to share), groups, shm_bytes, client,
-    init (the engine has one), env_file, fixed (variables with values that are no secret).
+    what happens inside), secrets (they come on standard input), shim (folder for PYTHONPATH), folders (further ones to
+    share), groups, shm_bytes, client, init (the engine has one), env_file, fixed (variables that are no secret).
     """
     options = [str(option) for option in docker.get("options") or []]
     words = [facts.get("client") or "docker", "run", "--name", container_name(facts["job"], facts["attempt"])]
     words += ["--label", "{}={}".format(LABEL, facts["job"]), "--label", "{}={}".format(ATTEMPT, facts["attempt"])]
+    if facts.get("secrets"):
+        words.append("--interactive")
     if facts.get("init", True) and not has(options, "--init"):
         words.append("--init")
     if not has(options, "--network", "--net"):
@@ -119,6 +125,8 @@ def docker_argv(docker, command, facts):
         words += ["--log-driver", "none"]  # the job's log is the log; a second copy would fill the engine's disk
     if not has(options, "--user", "-u"):
         words += ["--user", "{}:{}".format(facts["uid"], facts["gid"])]
+        if facts["uid"] and words[0].endswith("podman") and not has(options, "--userns"):
+            words += ["--userns", "keep-id"]  # else the files belong to one of the user's subordinate ids
         for group in sorted(facts.get("groups") or ()):
             words += ["--group-add", str(group)]
     words += _devices(facts)
@@ -167,9 +175,10 @@ def inner_argv(command, facts):
     setup = list(facts.get("setup") or [])
     host_setup = list(facts.get("host_setup") or [])
     vendor = _vendor(facts["device"]) if facts.get("vendor") else ""
-    if not (setup or host_setup or vendor or facts.get("shim")):
+    secrets = _SECRETS if facts.get("secrets") else ""
+    if not (setup or host_setup or vendor or secrets or facts.get("shim")):
         return list(command)
-    text = _HEAD.format(report=quoted(facts.get("report") or "")) + vendor
+    text = _HEAD.format(report=quoted(facts.get("report") or "")) + secrets + vendor
     for line in host_setup:
         said = "jobrunner: a setup line of the host failed in the container and is passed over: " + line
         text += _TAKE.format(what="eval {} || printf '%s\\n' {} >&2".format(quoted(line), quoted(said)))
@@ -177,7 +186,7 @@ def inner_argv(command, facts):
     if facts.get("shim"):
         text += "export PYTHONPATH={}${{PYTHONPATH:+:$PYTHONPATH}}\n".format(quoted(facts["shim"]))
     inner = ["bash", "-c", text + _GO, "jobrunner", str(len(setup)), *setup, *list(command)]
-    return inner if setup else ["sh", "-c", _SH, "jobrunner", *inner[2:]]
+    return inner if setup or secrets else ["sh", "-c", _SH, "jobrunner", *inner[2:]]
 
 
 def card_nodes(device, cards, physical=None):

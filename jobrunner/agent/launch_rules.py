@@ -189,7 +189,12 @@ _MODULES = {
 }
 _PROGRAMS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "deepspeed.pt": "deepspeed", "ds": "deepspeed"}
 _WITH_VALUE = ("-W", "-X")
-_DEPTH = 12  # a launcher stands near the front, behind at most env, nohup, numactl and their options
+# Programs that run what follows them; a launcher's name behind any other program is that one's argument.
+_BEFORE = frozenset((
+    "env", "nohup", "exec", "command", "time", "nice", "ionice", "stdbuf", "numactl", "taskset", "setsid", "unbuffer",
+    "timeout", "sudo", "conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "srun", "xvfb-run",
+))  # fmt: skip
+_DEPTH = 12  # and it stands near the front
 
 
 def located(words):
@@ -206,7 +211,7 @@ def located(words):
             return "llamafactory", at + 1
         if name.startswith("python"):
             return _of_python(words, at + 1)
-        if name in ("bash", "sh", "echo", "printf", "grep", "pip", "pip3", "cat", "which"):
+        if at == 0 and name not in _BEFORE:
             return None
     return None
 

@@ -163,6 +163,8 @@ def _assignments(advice, words, shown, cards, variable):
     at = 1 if words[0] in ("export", "env", "declare", "typeset") else 0
     while at < len(words) and "=" in words[at] and words[at].partition("=")[0].isidentifier():
         name, _, value = words[at].partition("=")
+        if name == variable and ("$" in value or "`" in value):
+            advice.note("`{}`: which cards that are is not known before; the job's are {}".format(shown, _shown(cards)))
         if variable is not None and name == variable and not _own(value, cards):
             _refuse(advice, shown, "{} names other cards than the job's ({})".format(name, _shown(cards)),
                     "leave it out: the variable is set for the job")  # fmt: skip

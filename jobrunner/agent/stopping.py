@@ -65,6 +65,14 @@ def container_outcome(supervisor):
     return found
 
 
+def follow_container(supervisor):
+    """Of an adopted job in a container: bring its output into the log again, if the client that did so is gone."""
+    if _in_container(supervisor) and not procs.alive(supervisor.command):
+        from . import containers
+
+        containers.follow(supervisor.layout, supervisor.job_id, os.path.join(supervisor.folder, b"log"))
+
+
 def forget_container(supervisor):
     """Remove the job's container, whose end is written down."""
     if _in_container(supervisor):

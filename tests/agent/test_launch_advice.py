@@ -67,6 +67,10 @@ DS = "--master_port=20032"
         (f"env {NPU}=5 python t.py", f"env {NPU}=5 python t.py"),
         ("python t.py --num_gpus 8", "python t.py --num_gpus 8"),
         ("echo deepspeed --num_gpus 8", "echo deepspeed --num_gpus 8"),
+        ("mytool --engine deepspeed --num_gpus 8", "mytool --engine deepspeed --num_gpus 8"),
+        ("uv run deepspeed --num_gpus 8 t.py", f"uv run deepspeed {DS} t.py"),
+        ("numactl -N 0 accelerate launch --gpu_ids 0,1 --main_process_port 7 t.py",
+         "numactl -N 0 accelerate launch --gpu_ids=all --main_process_port 7 t.py"),
     ],
 )  # fmt: skip
 def test_lists_of_words_are_put_right(words: str, expected: str) -> None:
@@ -143,6 +147,9 @@ def test_shell_text_that_happens_to_fit_is_told() -> None:
     advice = advise("torchrun --nproc_per_node 8 t.py", [0, 1])
     assert advice.environment == {"PET_MASTER_PORT": "20032"} and "8" in advice.notes[0]
     assert "left as it is" in advice.notes[0]
+    advice = advise(f"for i in 0 1; do {NPU}=$i python t.py & done", [4, 5])
+    assert advice.refusal is None and "not known before" in advice.notes[0]
+    assert advise(f"{NPU}=$JOBRUNNER_CARDS python t.py", [4, 5], Files(JOBRUNNER_CARDS="4,5")).notes == []
 
 
 def test_a_script_that_may_set_the_variable_is_told() -> None:

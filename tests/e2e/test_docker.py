@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.agentproc import agent_host, load, until
 from tests.support.engine import Engine, as_user
-from tests.support.running import Runs, gone, kill
+from tests.support.running import Runs, gone, kill, private_dirty_kb
 
 pytestmark = pytest.mark.needs_docker
 USER = 23456
@@ -141,10 +141,15 @@ def test_files_are_the_users_and_values_arrive(user_runs: Runs) -> None:
     assert (folder / "1/work/value").read_text() == value and (folder / "1/work/token").read_text() == "hush-2718"
 
 
-def test_no_value_is_in_any_command_line(runs: Runs) -> None:
-    submit(runs, "adk000005", "echo up; sleep 60", secrets=["TOKEN"], secret_values={"TOKEN": "canary-161803"},
+def test_no_value_is_in_any_command_line(runs: Runs, engine: Engine) -> None:
+    shell = "[ ${#TOKEN} = 13 ] && echo up; cat; sleep 60"
+    submit(runs, "adk000005", shell, secrets=["TOKEN"], secret_values={"TOKEN": "canary-161803"},
            env={"PLAIN": "canary-plain", "PATH": "/bin:/canary-path"})  # fmt: skip
     runs.logged("adk000005", "up\n")
+    [name] = engine.containers("label=jobrunner.job=adk000005")
+    assert "canary-161803" not in engine.docker("inspect", name).stdout, "the engine does not know the secret"
+    supervisor = runs.start("adk000005")["supervisor"]["pid"]
+    assert private_dirty_kb(supervisor) < 8192
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -176,7 +181,7 @@ def test_what_ignores_term_is_killed_and_time_limits_hold(runs: Runs, engine: En
 
 def test_a_container_outlives_its_supervisor_and_its_exit_code_is_known(runs: Runs, engine: Engine) -> None:
     one = {"device": "mlu", "cards": 1, "limits": {"cards": 1, "only_cards": [0]}}
-    submit(runs, "adk000008", "echo up; while [ ! -e go ]; do sleep 0.1; done; exit 7", **one)
+    submit(runs, "adk000008", "echo up; while [ ! -e go ]; do echo tick; sleep 0.1; done; exit 7", **one)
     start = runs.running("adk000008")
     runs.logged("adk000008", "up\n")
     runs.submit("adk000009", "true", **one)
@@ -185,6 +190,8 @@ def test_a_container_outlives_its_supervisor_and_its_exit_code_is_known(runs: Ru
     views = runs.channel.ask("look", jobs=["adk000008", "adk000009"])["jobs"]
     assert (views["adk000008"]["state"], views["adk000009"]["state"]) == ("RUNNING", "QUEUED")
     until(lambda: runs.start("adk000008")["supervisor"]["pid"] != start["supervisor"]["pid"], what="adopted")
+    seen = len(runs.log("adk000008"))
+    until(lambda: len(runs.log("adk000008")) > seen, what="its new supervisor brings the output on")
     (runs.host.job("adk000008") / "1/work/go").touch()
     view = runs.final("adk000008", within=30)
     assert (view["state"], view["reason"], view["exit_code"]) == ("FAILED", "exit", 7), view
