@@ -14,9 +14,10 @@ def end(supervisor):
     record = conclude.exit_record(supervisor)
     try:
         room.publish(os.path.join(supervisor.folder, b"exit.json"), record)
-        stopping.forget_container(supervisor)
-        usage.add(layout, record["usage"]["card_s"])
-        cardlog.note(layout, supervisor.run_spec.get("device"), supervisor.cards, job_id, record)
+        _beside(supervisor, stopping.forget_container, supervisor)
+        _beside(supervisor, usage.add, layout, record["usage"]["card_s"])
+        device = supervisor.run_spec.get("device")
+        _beside(supervisor, cardlog.note, layout, device, supervisor.cards, job_id, record)
         if conclude.next_delay(supervisor.request, supervisor.attempt, record) is None:
             let_go(supervisor)
         _conclude(supervisor, record)
@@ -29,6 +30,15 @@ def end(supervisor):
 
         queue.wake(layout)  # a dispatcher that is not our parent hears of the verdict only so
         dispatcher.ensure_running(layout)
+
+
+def _beside(supervisor, step, *words):
+    """Take a step that is not the job's own affair: a fault in it is told, and never changes the verdict."""
+    try:
+        step(*words)
+    except Exception as error:  # whatever it is: the record is written, and the job must be concluded
+        text = "{} failed at its end: {}: {}".format(step.__name__, type(error).__name__, error)
+        jobs.journal(supervisor.layout, supervisor.job_id, "warning", text=text)
 
 
 def let_go(supervisor):
