@@ -8,6 +8,7 @@ from . import clock, jobs, queue, room
 LOST = ("host_reboot", "killed", "unobserved")
 RETRY_WORD = {"exit": "exit", "signal": "signal", "oom": "oom"}
 MAX_BACKOFF_S = 24 * 3600
+SET_BACK_S = 2.0  # by so much a clock is adjusted without anybody having set it
 
 
 def state_of(record):
@@ -78,10 +79,21 @@ def exit_record(attempt):
     wall = max(0.0, time.monotonic() - attempt.mono)
     spent = {word: round(value, 3) for word, value in attempt.spent.items()}
     spent.update(wall_s=round(wall, 3), card_s=round(wall * len(attempt.cards), 3))
+    at = clock.stamp(ended_at(attempt.started.get("began"), wall, time.time()))
     return {
-        "v": jobs.FORMAT, "exit_code": code, "signal": name, "reason": reason, "at": clock.stamp(), "evidence": shown,
+        "v": jobs.FORMAT, "exit_code": code, "signal": name, "reason": reason, "at": at, "evidence": shown,
         "started_at": attempt.started.get("at"), "stopped_by": attempt.stopped_by, "left": [], "usage": spent,
     }  # fmt: skip
+
+
+def ended_at(began, wall_s, now):
+    """When an attempt ended that began at `began` and ran for `wall_s` by the clock that cannot be set. Pure.
+
+    That is `now`, unless the host's clock was set back meanwhile: no job ends before it began.
+    """
+    if not isinstance(began, (int, float)):
+        return now
+    return max(now, began) if now >= began + wall_s - SET_BACK_S else began + wall_s
 
 
 def _asked(wish):
@@ -191,7 +203,7 @@ def lost(layout, job_id, attempt, reason, evidence):
         "exit_code": None,
         "signal": None,
         "reason": reason,
-        "at": clock.stamp(),
+        "at": clock.stamp(ended_at(started.get("began"), 0.0, time.time())),
         "started_at": started.get("at"),
         "evidence": evidence,
         "stopped_by": None,

@@ -1,5 +1,9 @@
 """What stands against a job before cards are looked at: its own conditions, and limits of the hosts file. Pure."""
 
+from . import clock
+
+SET_BACK_S = 60.0  # a clock that was set back by less makes a back-off so much longer at most
+
 
 def default_cpu_jobs(cores):
     """How many jobs without cards run at once where the hosts file does not say."""
@@ -27,10 +31,18 @@ def not_ready(entry, now_stamp, states, drained):
         return "drained", "the host is drained: none of my jobs starts there"
     if entry.get("hold"):
         return "hold", "it is held"
-    if entry.get("not_before") and entry["not_before"] > now_stamp:
+    if entry.get("not_before") and entry["not_before"] > now_stamp and not _set_back(entry, now_stamp):
         return "backoff", "it waits until {} before the next attempt".format(entry["not_before"])
     met, _, text = dependency(entry, states)
     return None if met else ("after", text)
+
+
+def _set_back(entry, now_stamp):
+    """True if the host's clock was set back behind the moment at which a job was queued: it would wait too long."""
+    try:
+        return clock.seconds(now_stamp) < clock.seconds(entry["queued_at"]) - SET_BACK_S
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def allowed(entry, cards):

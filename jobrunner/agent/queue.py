@@ -46,7 +46,7 @@ def enqueue(layout, job_id, request, attempt=1, not_before=None, since=None, car
     if jobs.is_final(layout, job_id):
         return False
     files.make_dir(layout.queue)
-    entry = entry_for(request, attempt, clock.stamp(), not_before, since)
+    entry = entry_for(request, attempt, clock.stamp(), not_before, since or in_turn(layout))
     entry.update(carry or {})
     if jobs.stale(layout, job_id, entry):
         return False
@@ -62,6 +62,23 @@ def enqueue(layout, job_id, request, attempt=1, not_before=None, since=None, car
         files.write_json(layout.queued(job_id), entry)
         jobs.journal(layout, job_id, "queued", attempt=attempt, not_before=not_before)
     return True
+
+
+def in_turn(layout):
+    """The time since which a job waits that is queued now: later than the one's before, even if the clock was set back.
+
+    One that was wrong by more than a day is not followed.
+    """
+    path = os.path.join(layout.home, b"queue.last")
+    now = time.time()
+    last = files.read_json(path)
+    if isinstance(last, float) and now <= last < now + 86400:
+        now = last + 1e-6
+    try:
+        files.write_json(path, now, sync=False)
+    except OSError:
+        pass  # a full disk: the order is that of the clock
+    return clock.stamp(now)
 
 
 def rewrite(layout, job_id, **changes):

@@ -133,11 +133,21 @@ def staged(connection: sqlite3.Connection, spec_digest: str | None, code_digest:
 
 
 def events(connection: sqlite3.Connection, id_: str) -> list[Event]:
-    """A job's timeline: by time, the host's own order kept for what happened in the same moment."""
-    rows = connection.execute(
-        "SELECT at, kind, source, data FROM events WHERE job = ? ORDER BY at IS NULL, at, source DESC, n", (id_,)
-    ).fetchall()
-    return [Event(row[0], row[1], row[2], load(row[3], {})) for row in rows]
+    """A job's timeline: what its host noted in the host's own order, whatever its clock did meanwhile.
+
+    What this machine noted stands before the first of the host's events that says a later time.
+    """
+    sql = "SELECT at, kind, data FROM events WHERE job = ? AND source = ? ORDER BY n"
+    host, mine = (
+        [Event(row[0], row[1], source, load(row[2], {})) for row in connection.execute(sql, (id_, source)).fetchall()]
+        for source in ("host", "client")
+    )
+    found: list[Event] = []
+    for event in host:
+        while mine and (mine[0].at or "") < (event.at or ""):
+            found.append(mine.pop(0))
+        found.append(event)
+    return found + mine
 
 
 def attempts(connection: sqlite3.Connection, id_: str) -> list[Attempt]:
