@@ -13,7 +13,7 @@ def settle(layout, job_id, names=None):
     if jobs.is_final(layout, job_id):
         conclude.tidy(layout, job_id)
         return jobs.job_view(layout, job_id, names)
-    if not jobs.locked(layout, job_id, names):
+    if not jobs.locked(layout, job_id, names) and not waits_in_peace(layout, job_id):
         lock = leases.bind(layout.job_lock(job_id))
         if lock is not None:
             try:
@@ -22,6 +22,11 @@ def settle(layout, job_id, names=None):
                 leases.release([lock])
             return jobs.job_view(layout, job_id)
     return jobs.job_view(layout, job_id, names)
+
+
+def waits_in_peace(layout, job_id):
+    """True for a job that is queued and that nobody wants cancelled: there is nothing to settle."""
+    return jobs.cancel(layout, job_id) is None and jobs.queue_entry(layout, job_id) is not None
 
 
 def act(layout, job_id, lock):

@@ -320,9 +320,11 @@ def sweep_leftovers(layout, older_than_s=LEFTOVER_S):
         except OSError:
             continue
         for name in names:
+            if not name.startswith(b".tmp-"):
+                continue
             path = os.path.join(folder, name)
             try:
-                if name.startswith(b".tmp-") and os.lstat(path).st_mtime < limit:
+                if os.lstat(path).st_mtime < limit:
                     remove.tree(path)
                     removed.append(path)
             except OSError:
