@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.agentproc import agent_host, load, until
+from tests.support.agentproc import agent_host, load, pythons, until
 from tests.support.engine import Engine, as_user
 from tests.support.running import Runs, gone, kill, private_dirty_kb
 
@@ -56,8 +56,8 @@ def hosted(engine: Engine, folder: Path, python: str) -> Iterator[Runs]:
 
 @pytest.fixture
 def runs(engine: Engine, tmp_path: Path) -> Iterator[Runs]:
-    """A host of root's."""
-    yield from hosted(engine, tmp_path, engine.entry(tmp_path / "python", sys.executable))
+    """A host of root's, with the oldest Python there is here."""
+    yield from hosted(engine, tmp_path, engine.entry(tmp_path / "python", pythons()[0]))
 
 
 @pytest.fixture
