@@ -188,6 +188,7 @@ def tidy(layout, job_id):
         os.path.join(folder, b"secrets.json"),
         layout.queued(job_id),
         os.path.join(folder, b"final.json.room"),
+        os.path.join(folder, b"cancel.json.room"),
     ):
         try:
             os.unlink(path)

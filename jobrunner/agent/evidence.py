@@ -26,10 +26,11 @@ def of_end(attempt, setup_was_full=False):
     folders = [attempt.folder, os.path.join(attempt.layout.job(attempt.job_id), b"out")]
     if setup_was_full:
         return {"disk_full": "{} ({})".format(attempt.told.get("setup"), room_of(folders[0]))}
-    counted_at, before = attempt.oom_counted[0]
-    mine = [(attempt.command or {}).get("pid")]
+    before = attempt.oom_counted[0]
+    # Of the command itself the kernel names the pid; of what it waited for, we know whose it is.
+    victim = attempt.child if os.WIFSIGNALED(attempt.status) and own_pids() else None
     return {
-        "oom": oom(before, oom_counts(), oom_kills(counted_at), mine, os.getuid()),
+        "oom": oom(before.counts, oom_counts(), before.kills(), victim, os.getuid()),
         "worker": worker_killed(log),
         "disk_full": disk_full(log, folders),
     }
@@ -67,66 +68,69 @@ def _read(path):
         return b""
 
 
-def oom_kills(since_s=0.0, path=KMSG):
-    """`[(pid, uid or None, text)]` of the OOM kills in the kernel's log since `since_s` (by the monotonic clock).
+class Mark:
+    """A moment to which a sudden end is compared: the counts then, and the place in the kernel's log."""
 
-    None where that log cannot be read.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    pieces = []
-    try:
+    def __init__(self, path=KMSG):
+        self.counts = oom_counts()
+        try:
+            self._log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._log, 0, os.SEEK_END)
+        except OSError:
+            self._log = None  # it is for root only, on many hosts
+
+    def kills(self):
+        """`[(pid, uid or None, text)]` of the OOM kills in the kernel's log since then, once; None if it is closed to us."""
+        if self._log is None:
+            return None
+        pieces = []
         while True:
             try:
-                piece = os.read(handle, 8192)  # one record at a time; one that was overwritten is an error, and skipped
+                piece = os.read(self._log, 8192)  # a record at a time
             except BrokenPipeError:
-                continue
+                continue  # some were overwritten before they were read
             except OSError:
                 break
             if not piece:
                 break
             pieces.append(piece)
-    finally:
-        os.close(handle)
-    found = []
-    for line in b"".join(pieces).splitlines():
-        kill = _kill(line, since_s)
-        if kill is not None:
-            found.append(kill)
-    return found
+        return [kill for kill in map(_kill, b"".join(pieces).splitlines()) if kill is not None]
+
+    def close(self):
+        """Give the log back."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
 
 
-def _kill(line, since_s):
-    head, _, text = line.partition(b";")
+def _kill(line):
+    text = line.partition(b";")[2]
     at = text.find(b"Killed process ")
-    if at < 0 or (b"ut of memory" not in text and b"oom" not in text):
-        return None
-    try:
-        if int(head.split(b",")[2]) / 1e6 < since_s - 1.0:  # that clock and ours differ by a little
-            return None
-        pid = int(text[at + 15 :].split(b" ")[0])
-    except (IndexError, ValueError):
+    pid = text[at + 15 :].split(b" ")[0]
+    if at < 0 or not pid.isdigit() or b"ut of memory" not in text:
         return None
     user = text.partition(b"UID:")[2].split(b" ")[0]
-    return pid, int(user) if user.isdigit() else None, text.strip()[:300].decode("utf-8", "replace")
+    return int(pid), int(user) if user.isdigit() else None, text.strip()[:300].decode("utf-8", "replace")
 
 
-def oom(before, now, kills=None, pids=(), uid=None):
+def own_pids():
+    """True if the kernel's log means by a pid what we mean by it: we are in no name space of our own."""
+    status = _read("/proc/self/status")
+    at = status.find(b"\nNSpid:")
+    return at < 0 or len(status[at + 7 :].split(b"\n")[0].split()) == 1
+
+
+def oom(before, now, kills=None, victim=None, uid=None):
     """A sentence with what shows that the kernel killed processes of ours for want of memory, or None. Pure.
 
-    `before`, `now`: `oom_counts`. `kills`: `oom_kills` since `before`. A count of the whole host that other users'
-    kills explain proves nothing about this job.
+    `before`, `now`: `oom_counts`. `kills`: those of the kernel's log since then, or None. `victim`: the pid that was
+    killed, else None: then a process of the user `uid` will do. Counts that other kills explain prove nothing.
     """
     for pid, owner, text in kills or ():
-        if pid in pids or (owner is not None and owner == uid):
+        if pid == victim if victim is not None else owner in (None, uid):
             return "the kernel's log says: " + text
     for where in sorted(now, key=lambda name: name == "/proc/vmstat"):
-        if where not in before or now[where] <= before[where]:
-            continue
-        strangers = len([kill for kill in kills or () if kill[1] is not None]) if where == "/proc/vmstat" else 0
-        if now[where] - before[where] > strangers:
+        if where in before and now[where] - before[where] > len(kills or ()):
             return "the kernel's count of processes killed for want of memory rose from {} to {} ({})".format(
                 before[where], now[where], where
             )

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from . import clock, files, jobs, leases, procs, settle
+from . import clock, files, jobs, leases, procs, room, settle
 
 
 def ask(layout, job_id, grace_s=None, at=None, by=None):
@@ -13,7 +13,7 @@ def ask(layout, job_id, grace_s=None, at=None, by=None):
         return False
     path = os.path.join(layout.job(job_id), b"cancel.json")
     wish = {"v": jobs.FORMAT, "at": at or clock.stamp(), "by": by, "grace_s": grace_s}
-    if files.create_json(path, wish):
+    if room.publish(path, wish, once=True, shared=True):
         jobs.journal(layout, job_id, "cancel", by=by, grace_s=grace_s)
         return True
     old = jobs.cancel(layout, job_id) or {}

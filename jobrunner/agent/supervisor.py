@@ -97,6 +97,7 @@ class Supervisor:
         records = (
             os.path.join(self.folder, b"exit.json"),
             os.path.join(self.layout.job(self.job_id), b"final.json"),
+            os.path.join(self.layout.job(self.job_id), b"cancel.json"),
         )
         for path in records:
             room.reserve(path, sync=False)
@@ -333,8 +334,10 @@ class Supervisor:
     oom_counted = ()
 
     def note_oom_counts(self):
-        """Keep the last two counts of OOM kills: an end is compared to the older one, a minute old at least."""
-        self.oom_counted = (*self.oom_counted[-1:], (time.monotonic(), evidence.oom_counts()))
+        """Keep the last two marks of OOM kills: an end is compared to the older one, a minute old at least."""
+        for old in self.oom_counted[:-1]:
+            old.close()
+        self.oom_counted = (*self.oom_counted[-1:], evidence.Mark())
 
     def note_checkpoints(self):
         """Note checkpoints in a helper that nobody waits for."""
