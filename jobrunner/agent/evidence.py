@@ -80,7 +80,7 @@ class Mark:
             self._log = None  # it is for root only, on many hosts
 
     def kills(self):
-        """`[(pid, uid or None, text)]` of the OOM kills in the kernel's log since then, once; None if it is closed to us."""
+        """`[(pid, uid or None, text)]` of the OOM kills in the kernel's log since then, once; None without access."""
         if self._log is None:
             return None
         pieces = []

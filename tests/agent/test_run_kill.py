@@ -121,7 +121,7 @@ def test_left_over_entry_starts_nothing(runs: Runs) -> None:
     runs.final("aleftover")
     (runs.host.job("aleftover") / "final.json").unlink()
     (runs.host.home / "queue" / "aleftover").write_text(json.dumps({"id": "aleftover", "attempt": 1, "cards": 0}))
-    assert runs.view("aleftover")["state"] == "COMPLETED"
+    assert runs.final("aleftover")["state"] == "COMPLETED"
     until(lambda: not list((runs.host.home / "queue").iterdir()), what="the entry is gone")
     assert runs.log("aleftover") == "once\n"
 
