@@ -9,7 +9,15 @@ import typer
 
 from jobrunner.cli import output
 from jobrunner.cli.command import command
-from jobrunner.cli.hostviews import card_table, check_table, doctor_lines, host_table, removed_table, silent_hosts
+from jobrunner.cli.hostviews import (
+    card_table,
+    check_table,
+    doctor_lines,
+    host_table,
+    removed_table,
+    silent_hosts,
+    waiting_lines,
+)
 from jobrunner.cli.options import HostNames, SomeHosts
 from jobrunner.cli.output import Output
 from jobrunner.cli.views import job_table, plural
@@ -172,6 +180,8 @@ def cards(out: Output, names: HostNames = None) -> int:
         def text() -> None:
             if any(host.get("cards") for host in result.hosts):
                 out.table(card_table(result.hosts))
+            for line in waiting_lines(result.hosts):
+                out.line(line)
             if not result.errors:
                 for line in silent_hosts(result.hosts):
                     out.say(line)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobrunner.cli.tables import Cell, Column, Table
 from jobrunner.cli.views import HEALTH_STYLES
-from jobrunner.cli.words import ago, numbers, or_dash, size, visible
+from jobrunner.cli.words import ago, local, numbers, or_dash, size, visible
 
 Row = Mapping[str, Any]
 
@@ -138,14 +138,30 @@ def _taken(card: Row) -> Cell:
     if card.get("free"):
         return Cell("free", "green")
     lease = card.get("lease")
+    if lease and lease.get("job"):
+        since = f" since {local(card['since'])}" if card.get("since") else ""
+        return Cell(f"{or_dash(lease.get('user'))} job {lease['job']}{since}", "yellow")
     if lease:
-        job = f" job {lease['job']}" if lease.get("job") else ""
-        return Cell(f"{or_dash(lease.get('user'))}{job}", "yellow")
+        return Cell(str(card.get("why_busy") or or_dash(lease.get("user"))), "yellow")
     processes = [
         f"{or_dash(item.get('user'))}: {or_dash(item.get('name'))} ({or_dash(item.get('pid'))})"
         for item in card.get("processes") or []
     ]
     return Cell(", ".join(processes) or str(card.get("why_busy") or "not free"), "yellow")
+
+
+def waiting_lines(hosts: Iterable[Row]) -> list[str]:
+    """Who waits for cards, host by host, in the order in which they come."""
+    lines = []
+    for host in hosts:
+        for place, entry in enumerate(host.get("waiting") or [], 1):
+            who = "my" if entry.get("mine") else f"{visible(entry.get('user'))}'s"
+            name = f" ({visible(entry['name'])})" if entry.get("name") not in (None, entry.get("job")) else ""
+            many = f"{entry.get('cards')} {visible(entry.get('device'))} card{'' if entry.get('cards') == 1 else 's'}"
+            since = f" since {local(entry['since'])}" if entry.get("since") else ""
+            job = f"{who} job {visible(entry.get('job'))}{name}"
+            lines.append(f"{visible(host.get('name'))}: waiting, number {place}: {job}, {many}{since}")
+    return lines
 
 
 def silent_hosts(hosts: Iterable[Row]) -> list[str]:

@@ -329,6 +329,7 @@ def _card_row(
         "device": report.get("device") or session.hosts.get(alias).device,
         "tool_version": report.get("tool_version"),
         "cards": [_card(card) for card in report.get("cards", [])],
+        "waiting": list(report.get("waiting") or []),
     }
 
 
@@ -337,5 +338,6 @@ def _card(card: Mapping[str, Any]) -> dict[str, Any]:
     lease = card.get("lease")
     out = {key: card.get(key) for key in CARD_KEYS}
     out["lease"] = {"user": lease.get("user"), "job": lease.get("job")} if lease else None
+    out["job_name"], out["since"] = (lease.get("name"), lease.get("since")) if lease else (None, None)
     out["why_busy"] = card.get("why_busy")
     return out
