@@ -7,6 +7,7 @@ import errno
 import importlib
 import os
 import select
+import sys
 import time
 
 from . import wire
@@ -291,10 +292,11 @@ def _list(value):
     return value if isinstance(value, list) else []
 
 
-def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S):
+def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S, warm=()):
     """Answer requests from standard input on standard output until the input ends. Never raises for a client's fault.
 
-    With `fence`, the line that separates us from what a login shell printed is written first.
+    With `fence`, the line that separates us from what a login shell printed is written first. `warm` names operations
+    that are likely to come: what they need is loaded while nothing has come yet.
     """
     os.umask(0o077)
     if stdin is None:
@@ -304,6 +306,7 @@ def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S)
         session._write(("\n" + fence + "\nH\n").encode("ascii"))
     _mark_agent(session)
     try:
+        _get_ready(session, warm)
         while True:
             frame = session.read_frame()
             if frame is None:
@@ -325,6 +328,18 @@ def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S)
             session.reply_error(error)
         except ClientGone:
             return
+
+
+def _get_ready(session, warm):
+    """Load operations, and what they load when they run. What goes wrong is told when it is asked for."""
+    try:
+        for name in warm:
+            module = sys.modules[operation(name).__module__]
+            for inner in getattr(module, "LATER", ()):
+                importlib.import_module("." + inner, __package__)
+            session.host()
+    except (AgentError, ImportError, OSError):
+        pass
 
 
 def take_streams():

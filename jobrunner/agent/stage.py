@@ -12,6 +12,7 @@ from . import able, blobs, clock, manifest, remove
 from .files import AgentError, append_line, make_dir, read_json, to_bytes, to_text, write_file, write_json
 from .layout import JOB_ID
 
+LATER = ("dispatcher", "jobs", "queue", "settle")  # what is imported only once there is a job to make
 LEFTOVER_S = 86400.0
 # Of the submitting session, not of the job: what a login of another day would have differently.
 _SESSION_NAMES = frozenset(

@@ -5,7 +5,6 @@ import os
 from . import files, jobs, leases, procs
 from .layout import card_name
 
-
 CHANGING = ("attempt", "hold", "not_before", "priority", "queued_at")  # what of an entry is rewritten while it waits
 
 

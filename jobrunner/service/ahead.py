@@ -50,7 +50,7 @@ class Ahead:
         finally:
             self._known.set()
         if link is not None and not self._over:
-            link.prepare()
+            link.prepare("stage")
 
     def take(self, target: HostTarget) -> HostLink | None:
         """The link, for good, if it leads to this target; None otherwise."""

@@ -30,7 +30,7 @@ from jobrunner.core.states import JobState
 from jobrunner.service import staging, submitters
 from jobrunner.service.clock import now
 from jobrunner.service.placing import place_all
-from jobrunner.service.results import SubmitResult
+from jobrunner.service.submitresult import SubmitResult
 from jobrunner.service.session import Session, client_identity
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ except OSError as error:
     fail("%s: %s" % (error.filename or tree, error.strerror))
 sys.path.insert(0, tree)
 from jobrunner.agent.rpc import serve
-serve(root, name)
+serve(root, name, warm=sys.argv[5:6])
 """
 
 # Runs a program given as words in hexadecimal, each behind an x: for commands that need a terminal.
@@ -154,13 +154,14 @@ def agent_image(cache: Path | None = None) -> AgentImage:
     return image
 
 
-def bootstrap_command(root: str, python: str, image: AgentImage, fence: str) -> str:
-    """The line for the host's login shell that starts the agent (see docs/host.md)."""
+def bootstrap_command(root: str, python: str, image: AgentImage, fence: str, warm: str = "") -> str:
+    """The line for the host's login shell that starts the agent (see docs/host.md). `warm` is an operation that it
+    may get ready for before it is asked."""
     program = _PROGRAM.strip().replace("\n", "@")
     code = f'exec("""{program}""".replace("@",chr(10)))'
     return (
         f"exec {interpreter_word(python)} -E -s -S -c '{code}' {root.encode('utf-8', 'surrogateescape').hex()} "
-        f"{image.hash} {image.size} {fence}"
+        f"{image.hash} {image.size} {fence} {warm}".rstrip()
     )
 
 

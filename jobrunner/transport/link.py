@@ -56,12 +56,12 @@ class HostLink:
         self._prepared()
         self._connected()
 
-    def prepare(self) -> None:
-        """Connect, and begin to start an agent for the first exchange. What goes wrong is raised by the first use."""
+    def prepare(self, op: str) -> None:
+        """Connect, and begin to start an agent for `op`, the first exchange. What goes wrong is raised by the first use."""
         self._preparing.clear()
         try:
             self._idle_or_place(reuse=False)
-            self._ready = self._launch()
+            self._ready = self._launch(op)
         except HostError as error:
             self._not_ready = error
         finally:
@@ -265,12 +265,12 @@ class HostLink:
                 self._place_free(None)
             raise
 
-    def _launch(self) -> Session:
+    def _launch(self, warm: str = "") -> Session:
         """A session on which the agent is being started, in the place that has been taken for it."""
         session = Session(self._channel(self._connected()), self.target, self._packed(), self._place_free)
         with self._lock:
             self._open.add(session)
-        session.launch()
+        session.launch(warm)
         return session
 
     def _place_free(self, session: Session | None) -> None:

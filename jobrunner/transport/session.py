@@ -52,15 +52,18 @@ class Session:
 
     # Starting
 
-    def launch(self) -> None:
-        """Begin to run the agent; `start` goes on from there. Nothing is waited for. Raises LinkLostError."""
+    def launch(self, warm: str = "") -> None:
+        """Begin to run the agent; `start` goes on from there. Nothing is waited for. Raises LinkLostError.
+
+        `warm` is the operation that is likely to come: the agent loads what it needs meanwhile.
+        """
         from jobrunner.transport.wire_ssh import start_exec
 
         self._fence = secrets.token_hex(16)
         target = self.target
         self._limit(target.settings.request_s)
         with self._told("starting the agent"):
-            start_exec(self._channel, bootstrap_command(target.root, target.python, self._image, self._fence))
+            start_exec(self._channel, bootstrap_command(target.root, target.python, self._image, self._fence, warm))
 
     def start(self) -> None:
         """Run the agent, sending it first if the host has not got it. Raises HostSetupError, LinkLostError."""
