@@ -34,6 +34,7 @@ OPERATIONS = {
     "probe": "probe.run",
     "diagnose": "diagnose.run",
 }
+WARM = ()  # operations that are likely to come first: what they need is loaded while nothing has come yet
 IDLE_S = 900.0  # a client that has said nothing for so long is gone, or will open another channel
 
 
@@ -292,11 +293,10 @@ def _list(value):
     return value if isinstance(value, list) else []
 
 
-def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S, warm=()):
+def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S):
     """Answer requests from standard input on standard output until the input ends. Never raises for a client's fault.
 
-    With `fence`, the line that separates us from what a login shell printed is written first. `warm` names operations
-    that are likely to come: what they need is loaded while nothing has come yet.
+    With `fence`, the line that separates us from what a login shell printed is written first.
     """
     os.umask(0o077)
     if stdin is None:
@@ -306,7 +306,7 @@ def serve(root, agent_hash="", fence="", stdin=None, stdout=None, idle_s=IDLE_S,
         session._write(("\n" + fence + "\nH\n").encode("ascii"))
     _mark_agent(session)
     try:
-        _get_ready(session, warm)
+        _get_ready(session, WARM)
         while True:
             frame = session.read_frame()
             if frame is None:

@@ -84,8 +84,9 @@ try:
 except OSError as error:
     fail("%s: %s" % (error.filename or tree, error.strerror))
 sys.path.insert(0, tree)
-from jobrunner.agent.rpc import serve
-serve(root, name, warm=sys.argv[5:6])
+from jobrunner.agent import rpc
+rpc.WARM = sys.argv[5:6]
+rpc.serve(root, name)
 """
 
 # Runs a program given as words in hexadecimal, each behind an x: for commands that need a terminal.
