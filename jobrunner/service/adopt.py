@@ -26,7 +26,9 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         while following is not None:
             answer = link.request("records", jobs="all", timeout=120.0, **({"from": following} if following else {}))
             records.update(answer["jobs"])
-            following = answer.get("next")
+            earlier, following = following, answer.get("next")
+            if following is not None and following <= earlier:
+                raise HostError(f"{link.alias} repeats itself", host=link.alias, code="bad_answer")
         return {"records": records, "host": link.host_facts}
 
     rows: list[JobRow] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,16 +140,17 @@ def _stream(
             if kind == b"B":
                 yield from _data(place.take(payload))
                 continue
-            message = json.loads(payload)
-            if isinstance(message.get("host"), dict):
-                stream.host = message["host"]
+            try:
+                message = stream.message(payload)
+            except AgentError as error:
+                raise _as_error(error) from error
             if "ok" in message:
                 yield from _data(place.settle())
                 yield _end(session, link, stream.host or link.host_facts, row, message, follow=follow)
                 return
             if "attempt" in message:
-                yield from _data(place.settle(message["attempt"], message["offset"]))
-            if "size" in message:
+                yield from _data(place.settle(message["attempt"], message.get("offset")))
+            if message.get("size") is not None:
                 yield LogPiece("attempt", attempt=place.attempt, offset=place.offset, size=message["size"])
             elif message.get("note"):
                 yield LogPiece("note", note=str(message["note"]))
@@ -164,10 +164,7 @@ def _data(data: bytes) -> Iterator[LogPiece]:
 def _end(
     session: Session, link: HostLink, host: dict[str, Any], row: JobRow, message: dict[str, Any], *, follow: bool
 ) -> LogPiece:
-    if not message["ok"]:
-        error = message.get("error", {})
-        raise _as_error(error, row)
-    view = message["data"].get("job")
+    view = message.get("data", {}).get("job")
     if view:
         assert row.host is not None
         if view.get("state") in _FINAL:
@@ -186,8 +183,8 @@ def _remember_the_end(session: Session, link: HostLink, row: JobRow) -> None:
         take_over(session, link.alias, look(session, link, live), live, [], set())
 
 
-def _as_error(error: dict[str, Any], row: JobRow) -> HostError | NotFoundError:
-    text, remedy, code = str(error.get("message", "?")), str(error.get("remedy", "")), str(error.get("code", ""))
-    if code in ("no_such_attempt", "no_such_job", "no_log"):
-        return NotFoundError(text, remedy=remedy, code=code)
-    return AgentError(text, host=row.host or "", remedy=remedy, code=code)
+def _as_error(error: AgentError) -> HostError | NotFoundError:
+    """What the host says of a log that is not there is no trouble with the host."""
+    if error.code in ("no_such_attempt", "no_such_job", "no_log"):
+        return NotFoundError(error.message, remedy=error.remedy, code=error.code)
+    return error

@@ -121,11 +121,24 @@ def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
     with session.timings.phase("transfer"), carrier.stream("stage", jobs=list(jobs), manifest_z=packed) as stream:
         answer, files, size = stream.read_json(), 0, 0
         if "ok" not in answer:
-            files, size = _send_blobs(session, alias, stream, tree, answer["need"])
+            files, size = _send_blobs(session, alias, stream, tree, _needed(alias, tree, answer.get("need")))
             answer = stream.read_json()
         host = stream.host
-    _take_over(session, alias, link, host, answer["data"])
+    _take_over(session, alias, link, host, answer["data"], [job["request"]["id"] for job in jobs])
     return Sent(files, size, list(answer["data"].get("existed", [])))
+
+
+def _needed(alias: str, tree: Tree | None, need: list[int] | None) -> list[int]:
+    """What the host asks for, each content once; HostError if it asks for what it was never offered."""
+    offered = range(len(tree.contents) if tree is not None else 0)
+    if need is None or any(index not in offered for index in need) or len(set(need)) != len(need):
+        raise HostError(
+            f"{alias} asks for contents that are not in the code's list",
+            host=alias,
+            code="bad_answer",
+            remedy="Use the same version of jobrunner everywhere.",
+        )
+    return need
 
 
 def _send_blobs(session: Session, alias: str, stream: Stream, tree: Tree | None, need: list[int]) -> tuple[int, int]:
@@ -148,9 +161,16 @@ def _send_blobs(session: Session, alias: str, stream: Stream, tree: Tree | None,
     return len(need), size
 
 
-def _take_over(session: Session, alias: str, link: HostLink, host: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    views = {id_: view for id_, view in data["jobs"].items() if view}
-    missing = [id_ for id_, view in data["jobs"].items() if not view]
+def _take_over(
+    session: Session,
+    alias: str,
+    link: HostLink,
+    host: Mapping[str, Any],
+    data: Mapping[str, Any],
+    ids: Sequence[str],
+) -> None:
+    views = {id_: data["jobs"][id_] for id_ in ids if data["jobs"].get(id_)}
+    missing = [id_ for id_ in ids if id_ not in views]
     if missing:
         raise HostError(f"{alias} answered without saying what became of {', '.join(missing)}", host=alias)
     with session.timings.phase("ledger"):

@@ -81,6 +81,7 @@ class HostLink:
         limit = self.target.settings.request_s if timeout is None else timeout
         healthy = False
         try:
+            session.op = op
             session.send_json({"v": 1, "op": op, **self._greeting(), **args})
             try:
                 data = session.result(limit)
@@ -106,7 +107,7 @@ class HostLink:
         """
         session = self._new_session()
         try:
-            session.timeout = self.target.settings.request_s if timeout is None else timeout
+            session.op, session.timeout = op, self.target.settings.request_s if timeout is None else timeout
             session.send_json({"v": 1, "op": op, **self._greeting(), **args})
         except BaseException:
             session.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobrunner.agent import wire as agent_wire
 from jobrunner.core.errors import AgentError, HostError, LinkLostError
+from jobrunner.transport import answers
 from jobrunner.transport.bootstrap import AgentImage, bootstrap_command
 from jobrunner.transport.diagnosis import Silence, from_status, shown, why_no_agent
 from jobrunner.transport.settings import HostTarget
@@ -37,6 +37,7 @@ class Session:
     ) -> None:
         self.target = target
         self.timeout: float | None = target.settings.request_s
+        self.op = ""  # the exchange that goes on, so that the shape of its answer is known
         self.noise = ""
         self.shell = ""
         self.host: dict[str, Any] = {}
@@ -163,8 +164,10 @@ class Session:
         while True:
             frame = self.frame()
             yield frame
-            if frame[0] == b"J" and b'"ok"' in frame[1] and "ok" in json.loads(frame[1]):
-                return
+            if frame[0] == b"J" and b'"ok"' in frame[1]:
+                message = answers.load(frame[1])
+                if isinstance(message, dict) and "ok" in message:
+                    return
 
     def frame(self, timeout: float | None = -1.0) -> tuple[bytes, bytes]:
         """The next frame. `timeout` in seconds, None for no limit; by default that of the session.
@@ -197,27 +200,32 @@ class Session:
 
     def message(self, payload: bytes) -> dict[str, Any]:
         """The message of a J frame; facts about the host are kept, an error answer is raised as AgentError."""
-        try:
-            message = json.loads(payload)
-        except ValueError:
-            message = None
+        message = answers.load(payload)
         if not isinstance(message, dict):
             raise self._odd("a message that is no JSON object")
-        if isinstance(message.get("host"), dict):
+        wrong = answers.fault(self.op, message)
+        if wrong:
+            raise self._odd(f"an answer in which {wrong}")
+        if "host" in message:
             self.host = message["host"]
         if message.get("ok") is False:
             raise agent_error(message, self.target.alias)
+        if message.get("ok") and not self.host:
+            raise self._odd("an answer that does not say which machine it is from")
         return message
 
     def result(self, timeout: float | None = -1.0) -> dict[str, Any]:
         """The data of the answer that ends the request; other frames before it are passed over."""
+        limit = self.timeout if timeout == -1.0 else timeout
+        ends = None if limit is None else time.monotonic() + limit
         while True:
-            kind, payload = self.frame(timeout)
+            if ends is not None and time.monotonic() > ends:
+                raise self._too_late()  # it talks all the time, and never answers
+            kind, payload = self.frame(None if ends is None else ends - time.monotonic())
             if kind == b"J":
                 message = self.message(payload)
                 if message.get("ok"):
-                    data = message.get("data")
-                    return data if isinstance(data, dict) else {}
+                    return dict(message.get("data", {}))
 
     def _odd(self, what: str) -> AgentError:
         return AgentError(

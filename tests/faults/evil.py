@@ -3,7 +3,7 @@
 
 The file holds JSON: `{"op": answer, …, "*": answer}`. An answer is a list of steps: `["J", value]` a JSON frame,
 `["raw", hex]` bytes, `["text", "…"]` the payload of a J frame as it stands, `["flood", kind]` frames without end,
-`["drip", hex]` a byte at a time, `["hang"]`.
+`["drip", hex]` a byte at a time, `["hang"]`, `["end"]`.
 """
 
 import json
@@ -62,6 +62,8 @@ def perform(step):
         for byte in bytes.fromhex(step[1]) * 1000:
             write(bytes([byte]))
             time.sleep(0.2)
+    elif word == "end":
+        sys.exit(0)
     elif word == "hang":
         time.sleep(600)
 

@@ -149,10 +149,9 @@ class BreakableHost(Lab):
 
     def fill(self, leave: int = 0) -> None:
         """No room is left on the disk of the root folder, but for `leave` bytes."""
-        with open(self.root / ".ballast", "wb") as ballast, contextlib.suppress(OSError):
-            while True:
-                ballast.write(b"\0" * 65536)
-                ballast.flush()
+        with open(self.root / ".ballast", "wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while ballast.write(b"\0" * 65536):
+                pass
         if leave:
             os.truncate(self.root / ".ballast", max(0, (self.root / ".ballast").stat().st_size - leave))
 

@@ -29,7 +29,7 @@ ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\r\n\u202eFAKE ROW\x00\ud800"
 RAW = {
     "huge_frame": ["raw", "4affffffff"],
     "no_frame": ["raw", "00" * 64],
-    "cut_frame": ["raw", "4a000000ff7b"],
+    "cut_frame": [["raw", "4a000000ff7b"], ["end"]],
     "no_json": ["text", "{nope"],
     "deep": ["text", "[" * 200_000],
     "deep_object": ["text", '{"a":' * 200_000],
@@ -60,10 +60,11 @@ RAW = {
     "flood_ends": ["flood", "E"],
     "drip": ["drip", "4a00000100" + "20" * 200],
     "hang": ["hang"],
-    "end": ["raw", ""],
+    "end": ["end"],
 }  # fmt: skip
-QUICK = [word for word in RAW if word not in ("drip", "hang", "big")]
-SLOW = {"drip": ["ls", "submit"], "hang": ["ls", "cancel"], "big": ["ls"]}
+ENDLESS = ["ls", "hold", "checkpoints", "submit", "check"]
+SLOW = {"drip": ["ls", "submit"], "hang": ["ls", "cancel"], "big": ["ls"], "no_ok": ["ls", "hold", "submit"]}
+SLOW.update(flood_bytes=ENDLESS, flood_json=ENDLESS[:3], flood_ends=ENDLESS)
 COMMANDS: dict[str, tuple[str, ...]] = {
     "ls": ("ls", "--all"),
     "show": ("show", "ID"),
@@ -141,9 +142,9 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evil]:
 @pytest.mark.parametrize("word", RAW)
 def test_an_answer_that_is_none_is_an_error_of_that_host(evil: Evil, word: str) -> None:
     """Every command survives it, says so, and the job's row keeps its state."""
-    evil.answer(rest=[RAW[word]])
+    steps = RAW[word] if isinstance(RAW[word][0], list) else [RAW[word]]
     for name in SLOW.get(word, COMMANDS):
-        evil.answer(rest=[RAW[word]])
+        evil.answer(rest=steps)
         code, out, err = evil.run(*COMMANDS[name])
         assert code in (0, 2, 3, 5, 124), (name, code, out, err)
         assert code == 0 or err, (name, code)
