@@ -7,8 +7,7 @@ from .files import AgentError
 
 BLOCK = 256 * 1024
 MAX_LINE = 1024 * 1024  # what is longer is looked at in pieces
-PROBE = 4 * 1024 * 1024  # in so much of a log a line that says its time is looked for
-SCAN = 16 * PROBE  # and in so much from where the halving has led
+_HINT = re.compile(rb"-\d\d-\d\d[T ]\d\d:")  # many times as fast as what follows
 _STAMP = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -79,69 +78,57 @@ def start_since(handle, size, moment, working=lambda: None):
     taken to grow, so that a big log is searched by halves. In doubt more is shown: what follows the last line that says
     its time, and all of a log in which none does. `working` is called now and then.
     """
-    if not stamped(handle, 0, min(size, PROBE)) and not stamped(handle, max(0, size - PROBE), size):
-        return 0
-    low, high = 0, size
+    low, high, later = 0, size, None
     while high - low > BLOCK:
-        working()
         middle = (low + high) // 2
-        found = first_stamp(handle, middle, min(high, middle + PROBE))
+        found = next(timed_lines(handle, middle, high, working), None)
         if found is not None and found[1] < moment:
             low = found[0]
-        else:
-            high = middle
-    return _first_not_before(handle, low, size, moment, working)
-
-
-def stamped(handle, at, end):
-    """True if a line that begins in `at`…`end` says its time."""
-    return first_stamp(handle, at, end) is not None
-
-
-def first_stamp(handle, at, end):
-    """`(offset, moment)` of the first line after `at` (a line's middle, unless 0) that says its time; else None."""
-    for begin, line in lines_from(handle, at, end):
-        found = moment_of(line) if begin > at or at == 0 else None
-        if found is not None:
-            return begin, found
-    return None
-
-
-def _first_not_before(handle, at, size, moment, working):
-    """From `at` on, the first line whose time is not before `moment`; else what follows the last that says its time."""
-    following = at
-    for begin, line in lines_from(handle, at, min(size, at + SCAN), working):
-        found = moment_of(line)
-        if found is not None and found >= moment:
+            continue
+        high = middle
+        later = found[0] if found is not None else later
+    following = low
+    for begin, when, length in timed_lines(handle, low, size if later is None else high, working):
+        if when >= moment:
             return begin
-        if found is not None:
-            following = begin + len(line) + 1
-    return min(following, size)
+        following = min(size, begin + length + 1)
+    return following if later is None else later
 
 
-def lines_from(handle, at, end, working=lambda: None):
-    """`(offset, line)` of the lines between two offsets, the last one also without its end; of an overlong one the
-    beginning."""
-    rest, begin, told = b"", at, False
-    while at < end:
-        block = os.pread(handle, min(BLOCK, end - at), at)
-        if not block:
-            break
+def timed_lines(handle, at, end, working=lambda: None):
+    """`(offset, moment, length)` of the lines from `at` on that say their time and begin before `end`.
+
+    Where `at` is in the middle of a line, what is left of that line is passed over; of overlong lines only the head
+    counts.
+    """
+    begin, rest = at, b""
+    passing = at > 0 and os.pread(handle, 1, at - 1) != b"\n"
+    while begin < end:
+        block = os.pread(handle, BLOCK, begin + len(rest))
         working()
-        at += len(block)
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            if not told:
-                yield begin, line
-            told = False
-            begin += len(line) + 1
+        data = rest + block
+        cut = data.rfind(b"\n") + 1 if block else len(data)
+        whole, rest = data[:cut], data[cut:]
+        if whole and (passing or _HINT.search(whole)):
+            for offset, line in _lines(whole, begin):
+                when = None if passing else moment_of(line)
+                passing = False
+                if when is not None and offset < end:
+                    yield offset, when, len(line)
+        begin += cut
         if len(rest) > MAX_LINE:
-            if not told:
-                yield begin, rest
-            told = True
-            begin, rest = begin + len(rest), b""
-    if rest and not told:
-        yield begin, rest
+            when = None if passing else moment_of(rest)
+            if when is not None and begin < end:
+                yield begin, when, len(rest)
+            begin, rest, passing = begin + len(rest), b"", True
+        if not block:
+            return
+
+
+def _lines(data, offset):
+    for line in data.split(b"\n"):
+        yield offset, line
+        offset += len(line) + 1
 
 
 def moment_of(line):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,13 +107,46 @@ def test_a_time_is_found_in_a_big_log_by_looking_at_little(tmp_path: Path, monke
     os.close(handle)
 
 
+def plainly(data: bytes, moment: float) -> int:
+    """Where a log is to be shown from, by reading all of it."""
+    offset = following = 0
+    for line in data.split(b"\n"):
+        when = logview.moment_of(line)
+        if when is not None and when >= moment:
+            return offset
+        offset += len(line) + 1
+        following = min(len(data), offset) if when is not None else following
+    return following
+
+
+def test_halving_finds_what_reading_all_of_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(7)
+    path = tmp_path / "log"
+    for _ in range(120):
+        monkeypatch.setattr(logview, "BLOCK", chance.choice([16, 64, 300]))
+        monkeypatch.setattr(logview, "MAX_LINE", chance.choice([100, 400]))
+        when, lines = 1_800_000_000, []
+        for _ in range(chance.randint(0, 60)):
+            when += chance.randint(0, 20)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(when)).encode()
+            lines.append(
+                stamp + b"y" * chance.randint(0, 50) if chance.random() < 0.4 else b"x" * chance.choice([0, 3, 900])
+            )
+        data = b"\n".join(lines) + b"\n" * chance.randint(0, 1)
+        path.write_bytes(data)
+        with path.open("rb") as log:
+            for moment in range(1_799_999_995, when + 10, 7):
+                found = logview.start_since(log.fileno(), len(data), moment)
+                assert found == plainly(data, moment), (data, moment)
+
+
 def test_lines_without_times_are_shown_in_doubt(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_bytes(b"x" * 3_000_000 + b"\n" + b"none of these says its time\n" * 200_000)
+    path.write_bytes(b"x" * 3_000_000 + b"\n" + b"none of these says its time\n" * 50_000)
     with path.open("rb") as log:
         assert logview.start_since(log.fileno(), path.stat().st_size, 1e9) == 0
     head = b"2026-12-01T09:00:00Z begin\n"
-    path.write_bytes(head + b"bars without an end, for hours\n" * 2_000_000)
+    path.write_bytes(head + b"bars without an end, for hours\n" * 300_000)
     with path.open("rb") as log:
         assert logview.start_since(log.fileno(), path.stat().st_size, 1.9e9) == len(head)
 
