@@ -5,12 +5,13 @@ PYTHON ?=
 PYTEST_ARGS ?=
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop test check format clean venv dev
+.PHONY: help demo demo-stop test bench check format clean venv dev
 
 help:
 	@echo "make demo       a host with simulated cards on this machine: submit, follow and fetch a training job"
 	@echo "make demo-stop  end what 'make demo' has left running"
 	@echo "make test       the whole test suite      (PYTEST_ARGS='-k logs -x' for a part of it)"
+	@echo "make bench      timings as ratios to rsync and ssh by hand (BENCH_ARGS='--only submit'); see benchmarks/README.md"
 	@echo "make check      linters, types, layers, and that the agent is fit for Python 3.6"
 	@echo "make format     bring the layout of the code in order"
 	@echo "make clean      remove what the others made"
@@ -32,6 +33,9 @@ demo-stop: venv
 test: dev
 	@sh scripts/system_packages.sh
 	.venv/bin/python -m pytest -n 2 --dist loadfile -q $(PYTEST_ARGS)
+
+bench: dev
+	.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
 
 check: dev
 	.venv/bin/python -m ruff check .

@@ -1,40 +1,32 @@
-"""Timings as ratios to what one would do by hand, on loopback, both in the same run, turn by turn.
+"""Timings as ratios to what one would do by hand: on loopback, both in the same run, turn by turn.
 
-    python benchmarks/run.py [--rounds N] [--only NAME]
+    python benchmarks/run.py [--rounds N] [--only submit|startup|memory|handover|queue]
 
-The peer of `submit` is `rsync -a` of the folder, then `ssh … 'setsid nohup … &'`, both cold. Cards are simulated.
+See README.md in this folder. Cards are simulated.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import random
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import hosting
+from measure import HEADER, Taken, compare, machine, tell, timed
 
 from tests.support.lab import Client, Lab
-
-Measure = Callable[[], float]
-
-
-def timed(argv: list[str], env: dict[str, str], cwd: Path) -> float:
-    """Seconds that a command takes; it must succeed."""
-    began = time.perf_counter()
-    done = subprocess.run(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True)
-    took = time.perf_counter() - began
-    assert done.returncode == 0, f"{argv}: {done.stdout!r} {done.stderr!r}"
-    return took
+from tests.support.waiting import eventually
 
 
 def folder(path: Path, files: int, size: int) -> Path:
@@ -57,7 +49,7 @@ class ByHand:
         self.config, self.env, self.target = str(lab.sshd.ssh_config), client.env, str(lab.folder / "by-hand")
         self.cwd = client.folder
 
-    def __call__(self, code: Path) -> float:
+    def __call__(self, code: Path) -> Taken:
         ssh = f"ssh -F {shlex.quote(self.config)}"
         command = f"cd {self.target} && setsid nohup bash -c true </dev/null >log 2>&1 &"
         script = f"rsync -a -e {shlex.quote(ssh)} {code}/ lab:{self.target}/ && {ssh} lab {shlex.quote(command)}"
@@ -68,40 +60,51 @@ class ByHand:
         shutil.rmtree(self.target, ignore_errors=True)
 
 
-def compare(name: str, limit: float, rounds: int, ours: Measure, peer: Measure) -> None:
-    """Alternate the two, and print the ratio of the medians with the extremes."""
-    pairs = [(ours(), peer()) for _ in range(rounds)]
-    mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
-    ratios = sorted(a / b for a, b in pairs)
-    print(
-        f"{name:<34} {mine:6.3f} s  peer {theirs:6.3f} s  ratio {mine / theirs:5.2f} "
-        f"({ratios[0]:.2f} to {ratios[-1]:.2f}, {rounds} rounds; to reach: {limit})",
-        flush=True,
-    )
+class BySubmit:
+    """Ours: one `jobrunner submit` of the folder's spec. What the job then does on the host is waited for, untimed."""
+
+    def __init__(self, lab: Lab, client: Client) -> None:
+        self.lab, self.client = lab, client
+
+    def __call__(self, code: Path) -> Taken:
+        argv = [sys.executable, "-m", "jobrunner", "submit", str(code / "spec.yaml")]
+        took = timed(argv, self.client.env, self.client.folder)
+        self.rest()
+        return took
+
+    def rest(self) -> None:
+        """Wait until every job is final and none of our processes is left on the host."""
+        jobs = [path for path in self.lab.root.glob("hosts/*/jobs/*") if not path.name.startswith(".")]
+        eventually(lambda: all((job / "final.json").exists() for job in jobs), 120, "the ends of the jobs")
+        eventually(lambda: not hosting.ours(self.lab.scope), 60, "the ends of the agent's processes")
+
+    def forget(self) -> None:
+        """Nothing of any folder's contents is on the host any more."""
+        shutil.rmtree(self.lab.root / "blobs", ignore_errors=True)
 
 
 def submits(lab: Lab, client: Client, rounds: int) -> None:
     """`submit` of ten files; of 2,000 files, first and unchanged."""
-    hand = ByHand(lab, client)
-
-    def ours(code: Path) -> float:
-        return timed([sys.executable, "-m", "jobrunner", "submit", str(code / "spec.yaml")], client.env, client.folder)
-
+    hand, ours = ByHand(lab, client), BySubmit(lab, client)
+    print(HEADER, flush=True)
     small = folder(client.folder / "small", 10, 2000)
     ours(small), hand(small)
-    compare("submit, ten files, cold", 1.2, rounds, lambda: ours(small), lambda: hand(small))
+    compare("submit, ten files, cold", 1.2, 2 * rounds, lambda: ours(small), lambda: hand(small))
     big = folder(client.folder / "big", 2000, 10000)
+    ours(big), hand(big)
 
-    def first_ours() -> float:
-        shutil.rmtree(lab.root / "blobs", ignore_errors=True)
+    def first_ours() -> Taken:
+        ours.forget()
+        os.sync()
         return ours(big)
 
-    def first_peer() -> float:
+    def first_peer() -> Taken:
         hand.forget()
+        os.sync()
         return hand(big)
 
-    compare("submit, 2,000 files, first", 1.1, max(3, rounds // 2), first_ours, first_peer)
-    compare("submit, 2,000 files, unchanged", 1.0, max(3, rounds // 2), lambda: ours(big), lambda: hand(big))
+    compare("submit, 2,000 files of 10 kB, first", 1.1, rounds, first_ours, first_peer)
+    compare("submit, 2,000 files, unchanged", 1.0, rounds, lambda: ours(big), lambda: hand(big))
 
 
 def startup(lab: Lab, client: Client, rounds: int) -> None:
@@ -118,16 +121,16 @@ def startup(lab: Lab, client: Client, rounds: int) -> None:
             view = {"id": row.id, "name": row.name, "state": "COMPLETED", "attempt": 1, "submitted_at": at}
             ledger.apply_view("lab", "i", view, at)
     env = {**client.env, "JOBRUNNER_HOME": str(client.folder / "many")}
-    bare = [sys.executable, "-c", "pass"]
     for name, limit, words in (
-        ("--help", 0.4, ["--help"]),
-        ("ls --offline, 10,000 jobs", 0.5, ["ls", "--offline"]),
-        ("ls --offline --all, 10,000 jobs", 1.0, ["ls", "--offline", "--all"]),
+        ("`--help`", 0.4, ["--help"]),
+        ("`ls --offline`, 10,000 jobs", 0.5, ["ls", "--offline"]),
+        ("`ls --offline --all`, 10,000 jobs", 1.0, ["ls", "--offline", "--all"]),
     ):
         argv = [sys.executable, "-m", "jobrunner", *words]
-        pairs = [(timed(argv, env, client.folder), timed(bare, env, client.folder)) for _ in range(rounds)]
-        mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
-        print(f"{name:<34} {mine:6.3f} s  beside `python -c pass` {theirs:.3f} s (to reach: {limit} s)", flush=True)
+        taken = sorted(timed(argv, env, client.folder).wall for _ in range(rounds))
+        bare = sorted(timed([sys.executable, "-c", "pass"], env, client.folder).wall for _ in range(rounds))
+        value = f"{taken[rounds // 2]:.3f} s (bare Python: {bare[rounds // 2]:.3f} s)"
+        tell(name, value, f"{limit} s")
 
 
 def memory(lab: Lab, client: Client, rounds: int) -> None:
@@ -135,50 +138,47 @@ def memory(lab: Lab, client: Client, rounds: int) -> None:
     id_ = client.submit("device: npu\ncards: 4\ngrace: 1s\ncommand: [sleep, '300']\n", "holder")
     client.until(id_, "RUNNING")
     waiting = client.submit("device: npu\ncards: 4\ncommand: 'true'\n", "waits")
-    time.sleep(8)
-    bare = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    time.sleep(0.3)
-    _tell("bare python3 -I -S", bare.pid)
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            name, environ = (entry / "comm").read_text().strip(), (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if name.startswith("jr-") and lab.scope.encode() in environ:
-            before = _cpu(entry)
-            time.sleep(5)
-            _tell(name, int(entry.name), _cpu(entry) - before)
-    bare.kill()
-    bare.wait()
+    eventually(lambda: {"jr-dispatch", "jr-supervise"} <= set(hosting.ours(lab.scope).values()), 20, "both")
+    time.sleep(8)  # until what is freed after the start has been given back
+    bare = subprocess.Popen([sys.executable, "-I", "-S", "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert bare.stdout is not None and bare.stdin is not None
+    bare.stdout.readline()
+    tell("bare `python3 -I -S`", f"{hosting.private_mb(bare.pid):.1f} MB Private_Dirty", "")
+    for pid, name in hosting.ours(lab.scope).items():
+        before = hosting.cpu_seconds(pid)
+        time.sleep(5)
+        used = hosting.cpu_seconds(pid) - before
+        tell(f"`{name}`, idle", f"{hosting.private_mb(pid):.1f} MB Private_Dirty, {used:.2f} s of CPU in 5 s", "8 MB")
+    bare.communicate()
     client.run("cancel", waiting, id_)
 
 
-def _cpu(entry: Path) -> float:
-    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def handover(lab: Lab, client: Client, rounds: int) -> None:
+    """Fifty jobs on one card, no client: from the end that a record tells to the start that the next one tells."""
+    gaps = hosting.gaps(client, lab, 50)
+    value = f"median {gaps[len(gaps) // 2]:.1f} ms, least {gaps[0]:.1f} ms, most {gaps[-1]:.1f} ms"
+    tell("from a job's end to the next one's start on its card (50 jobs)", value, "10 ms")
 
 
-def _tell(name: str, pid: int, cpu: float | None = None) -> None:
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    dirty, rss = (int(lines[key].split()[0]) / 1024 for key in ("Private_Dirty", "Rss"))
-    idle = "" if cpu is None else f", {cpu:.2f} s of CPU in 5 s"
-    print(f"{name:<34} {dirty:5.1f} MB Private_Dirty, {rss:5.1f} MB resident{idle}", flush=True)
+def queue(lab: Lab, client: Client, rounds: int) -> None:
+    """What a long queue costs: CPU of single steps on the host with 10 and with 10,000 waiting jobs."""
+    for name, few, many in hosting.long_queue(10_000):
+        tell(f"{name}: 10 / 10,000 waiting jobs", f"{few:.2f} ms / {many:.2f} ms of CPU", "")
 
 
 def main() -> None:
-    parts = {"submit": submits, "startup": startup, "memory": memory}
+    parts = {"submit": submits, "startup": startup, "memory": memory, "handover": handover, "queue": queue}
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", choices=sorted(parts))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="jobrunner-bench-") as place, Lab(Path(place) / "lab") as lab:
         client = Client(Path(place) / "client", lab)
-        print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores; simulated cards", flush=True)
+        print(f"Python {platform.python_version()}; {machine()}; simulated cards\n", flush=True)
         for name, part in parts.items():
             if options.only in (None, name):
                 part(lab, client, options.rounds)
+                print(f"\n(load {os.getloadavg()[0]:.1f} after `{name}`)\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""What a submit loads on the client: start-up is part of every command's time, and it is told by names, not by clocks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.lab import Client
+
+pytestmark = pytest.mark.needs_sshd
+SPEC = "device: cpu\ncommand: 'true'\n"
+
+# Each of these is imported by something that we use, for something that we do not use.
+UNWANTED = (
+    "asyncio ssl unittest invoke.vendor.yaml sqlite_utils pluggy click dateutil numpy pandas yaml rich optuna xml http "
+    "multiprocessing urllib.request jsonschema jobrunner.lab jobrunner.core.schema jobrunner.ledger.schema "
+    "jobrunner.cli.look jobrunner.cli.data jobrunner.cli.hosts jobrunner.service.results jobrunner.service.doctor "
+    "jobrunner.agent.files"
+).split()
+
+PROGRAM = """
+import sys
+from jobrunner.cli import main
+sys.argv[0] = "jobrunner"
+try:
+    main()
+finally:
+    print(*sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def test_a_submit_loads_nothing_that_it_does_not_need(client: Client) -> None:
+    client.submit(SPEC, "modules")  # makes the ledger, which takes sqlite_utils
+    before = set(_run(client, "import sys; print(*sorted(sys.modules), file=sys.stderr)"))
+    for _ in range(2):  # the second one goes ahead
+        loaded = set(_run(client, PROGRAM, "submit", str(client.folder / "modules" / "spec.yaml"))) - before
+        assert {"paramiko", "fabric", "pydantic", "typer", "jobrunner.service.submit"} <= loaded
+        found = [name for name in loaded if any(name == word or name.startswith(word + ".") for word in UNWANTED)]
+        assert found == []
+
+
+def _run(client: Client, *words: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", *words], env=client.env, cwd=client.folder, capture_output=True, text=True, timeout=60
+    )
+    return done.stderr.split("\n")[-2].split()
