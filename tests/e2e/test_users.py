@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,15 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.needs_sshd
 COLLEAGUE = 61003
 SLEEP = "device: npu\ncommand: [sleep, '60']\ngrace: 2s\n"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """A host with four simulated cards, in a folder that other users may pass through (pytest's own is root's alone)."""
+    with tempfile.TemporaryDirectory(prefix="jobrunner-lab-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        with Lab(Path(name) / "lab") as made:
+            yield made
 
 
 @pytest.fixture
