@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import HostError, JobrunnerError, LinkLostError, NotFoundError
+from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError, NotFoundError
 from jobrunner.core.jobs import JobRow
 from jobrunner.service.jobs import checkpoint_json, refresh_checkpoints
 from jobrunner.service.reconcile import Reconciled, reconcile
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from jobrunner.service.download import Pulled, Transfer
     from jobrunner.transport.session import Session as Stream
 
-TRIES, PAUSE_S = 5, 1.0
+TRIES, PAUSE_S = 5, 0.5
+"""So often in a row a transfer may break without a byte having come; the pauses between double."""
 
 
 def checkpoints(session: Session, word: str) -> CheckpointList:
@@ -101,12 +102,14 @@ class _Arriving:
     """The bytes of one file as the host sends them (`download.Transfer`)."""
 
     stream: Stream
+    moved: _Moved
     sha256: str | None = field(default=None)
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
             kind, payload = self.stream.frame()
             if kind == b"B":
+                self.moved.bytes += len(payload)
                 yield payload
             elif kind == b"E":
                 break
@@ -125,8 +128,8 @@ def _answer(stream: Stream, key: str) -> dict[str, Any]:
 class _Asking:
     """Asks for one file after another; what was asked for ahead comes in that order."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, stream: Stream, moved: _Moved) -> None:
+        self._stream, self._moved = stream, moved
         self._asked: deque[tuple[int, int]] = deque()
 
     def ahead(self, index: int) -> None:
@@ -136,12 +139,12 @@ class _Asking:
     def __call__(self, index: int, offset: int) -> Transfer:
         while self._asked and self._asked[0] != (index, offset):
             self._asked.popleft()  # not wanted that way after all: heard to its end
-            for _ in _Arriving(self._stream):
+            for _ in _Arriving(self._stream, self._moved):
                 pass
         if not self._asked:
             self._ask(index, offset)
         self._asked.popleft()
-        return _Arriving(self._stream)
+        return _Arriving(self._stream, self._moved)
 
     def _ask(self, index: int, offset: int) -> None:
         self._stream.send_json({"get": index, "offset": offset})
@@ -149,20 +152,36 @@ class _Asking:
 
 
 def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
-    """Collect files over a connection of their own; a cut link is taken up where it broke."""
-    for left in reversed(range(TRIES)):
+    """Collect files over a connection of their own; a cut link is taken up where it broke, as often as that helps."""
+    in_vain, pause, begun, moved = 0, PAUSE_S, False, _Moved()
+    while True:
         try:
             with session.timings.phase("transfer"):
-                return _pull_once(session, row, to, wanted)
-        except LinkLostError as error:
+                return _pull_once(session, row, to, wanted, moved)
+        except (LinkLostError, ConnectError) as error:
             session.links.forget(row.host or "")
-            if not left:
+            if isinstance(error, ConnectError) and not begun:
+                raise
+            begun = True
+            in_vain, pause = (0, PAUSE_S) if moved.taken() else (in_vain + 1, pause * 2)
+            if in_vain >= TRIES:
                 raise
             session.progress.note(f"link to {row.host} lost while pulling ({error.message}); going on")
-            time.sleep(PAUSE_S)
+            time.sleep(pause)
         except HostError as error:
             raise _named(error) from error
-    raise AssertionError("unreachable")
+
+
+@dataclass
+class _Moved:
+    """Bytes that have come."""
+
+    bytes: int = 0
+
+    def taken(self) -> bool:
+        """True if some have come since this was asked last."""
+        moved, self.bytes = self.bytes > 0, 0
+        return moved
 
 
 def _named(error: HostError) -> JobrunnerError:
@@ -172,7 +191,7 @@ def _named(error: HostError) -> JobrunnerError:
     return error
 
 
-def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any]) -> Pulled:
+def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any], moved: _Moved) -> Pulled:
     from jobrunner.service.download import have, save
 
     assert row.host is not None
@@ -180,7 +199,7 @@ def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any]) 
         listed = _answer(stream, "files")
         for entry in listed.get("skipped", []):
             session.warn(f"{entry.get('path')}: not fetched: {entry.get('why')}")
-        asking = _Asking(stream)
+        asking = _Asking(stream, moved)
         pulled = save(listed["files"], asking, to, session.progress, asking.ahead)
         stream.send_json({"done": True})
         _answer(stream, "ok")

@@ -98,6 +98,11 @@ class Relay:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def open(self) -> bool:
+        """True while a connection goes through."""
+        return bool(self._open)
+
     def cut(self) -> None:
         """Cut every open connection now."""
         self._cut(*tuple(self._open))
