@@ -23,7 +23,7 @@ SLEEP = "device: npu\ncommand: [sleep, '60']\ngrace: 2s\n"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """A host with four simulated cards, in a folder that other users may pass through (pytest's own is root's alone)."""
+    """A host with four simulated cards, in a folder that other users may pass through; pytest's own is root's."""
     with tempfile.TemporaryDirectory(prefix="jobrunner-lab-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         with Lab(Path(name) / "lab") as made:
