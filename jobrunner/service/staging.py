@@ -76,7 +76,7 @@ def read_code(session: Session, folder: Path, code: Code, *, large: bool = True)
     """The tree of a code folder, hashed. Raises UsageError if it is too much, or cannot be read."""
     from jobrunner.upload import HashCache, check_size, scan
 
-    cache = HashCache(session.home / "cache" / "hashes.json")
+    cache = HashCache.of(session.home / "cache", folder)
     tree = scan(folder, code.include, code.exclude, never=[session.home], cache=cache)
     check_size(tree, large=large)
     tree.digest  # noqa: B018  reads and hashes every file, here rather than while the host waits

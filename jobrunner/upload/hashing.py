@@ -1,7 +1,8 @@
-"""SHA-256 of many files: in threads, and not again for big files that did not change.
+"""SHA-256 of many files: in threads, and not again for files that did not change.
 
 A remembered hash counts only while size, times, inode and device are the same, and is remembered only if the file
-had rested before it was read: one that is changed twice within the clock's grain would look unchanged.
+had rested before it was read: one that is changed twice within the clock's grain would look unchanged. Where a system
+has no time of the last change of anything (POSIX's ctime), only big files are remembered.
 """
 
 from __future__ import annotations
@@ -25,15 +26,22 @@ if TYPE_CHECKING:
     from jobrunner.upload.tree import Entry
 
 PIECE = 1024 * 1024
-WORTH_REMEMBERING = 1024 * 1024
+WORTH_REMEMBERING = 1 if os.name == "posix" else 1024 * 1024
 RESTED_NS = 2_000_000_000
-_MOST_REMEMBERED = 20_000
+_MOST_REMEMBERED = 50_000
+_MOST_FOLDERS = 20
 _BATCH_FILES = 64
 _BATCH_BYTES = 8 * 1024 * 1024
 
 
 class HashCache:
-    """Hashes of files of 1 MB and more, kept in one file. Losing it costs time, never correctness."""
+    """Hashes of the files of a folder, kept in one file. Losing it costs time, never correctness."""
+
+    @classmethod
+    def of(cls, folder: Path, code_dir: Path) -> HashCache:
+        """The cache for a code folder, among others in `folder`; those of folders not used lately are removed."""
+        name = hashlib.sha256(os.fsencode(os.path.abspath(code_dir))).hexdigest()[:16]
+        return cls(folder / f"hashes-{name}.json")
 
     def __init__(self, path: Path) -> None:
         """`path` need not exist; a file that cannot be read counts as empty."""
@@ -70,9 +78,16 @@ class HashCache:
                     json.dump({"v": 1, "files": newest}, file, separators=(",", ":"))
                 os.replace(aside, self._path)
                 self._changed = False
+                self._tidy()
             except OSError:
                 with suppress(OSError):
                     aside.unlink()
+
+    def _tidy(self) -> None:
+        """Keep the caches of the folders that were sent last."""
+        found = [(file.stat().st_mtime, file) for file in self._path.parent.glob("hashes-*.json")]
+        for _, file in sorted(found, reverse=True)[_MOST_FOLDERS:]:
+            file.unlink()
 
     def _load(self) -> dict[str, list[int | str]]:
         try:
@@ -85,9 +100,9 @@ class HashCache:
 
 def hash_files(root: bytes, files: Sequence[Entry], cache: HashCache | None) -> dict[str, tuple[int, str]]:
     """Size and SHA-256 of each file as it is read now, by path. UsageError `unreadable` names those that cannot be."""
-    batches = _batches(files)
     problems: list[str] = []
-    hashed: dict[str, tuple[int, str]] = {}
+    hashed = _remembered(root, files, cache)
+    batches = _batches([entry for entry in files if entry.path not in hashed])
 
     def batch(entries: Sequence[Entry]) -> list[tuple[str, int, str]]:
         done = []
@@ -110,6 +125,14 @@ def hash_files(root: bytes, files: Sequence[Entry], cache: HashCache | None) -> 
     if cache is not None:
         cache.save()
     return hashed
+
+
+def _remembered(root: bytes, files: Sequence[Entry], cache: HashCache | None) -> dict[str, tuple[int, str]]:
+    """Those of the files that are as they were when they were hashed."""
+    if cache is None:
+        return {}
+    found = ((entry, cache.find(os.path.join(root, to_bytes(entry.path)), entry.size, entry.stamp)) for entry in files)
+    return {entry.path: (entry.size, digest) for entry, digest in found if digest is not None}
 
 
 def unreadable(problems: Sequence[str]) -> UsageError:
@@ -146,11 +169,6 @@ def _batches(files: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _hash(root: bytes, entry: Entry, cache: HashCache | None) -> tuple[int, str]:
-    full = os.path.join(root, to_bytes(entry.path))
-    if cache is not None and entry.size >= WORTH_REMEMBERING:
-        known = cache.find(full, entry.size, entry.stamp)
-        if known is not None:
-            return entry.size, known
     began = time.time_ns()
     digest, size = hashlib.sha256(), 0
     handle = open_file(root, entry.path)
@@ -162,7 +180,7 @@ def _hash(root: bytes, entry: Entry, cache: HashCache | None) -> tuple[int, str]
     finally:
         os.close(handle)
     if cache is not None and after == entry.stamp and size == entry.size:
-        cache.keep(full, size, after, digest.hexdigest(), began)
+        cache.keep(os.path.join(root, to_bytes(entry.path)), size, after, digest.hexdigest(), began)
     return size, digest.hexdigest()
 
 
