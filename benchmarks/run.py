@@ -174,6 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="jobrunner-bench-") as place, Lab(Path(place) / "lab") as lab:
         client = Client(Path(place) / "client", lab)
+        client.env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its modules compiled
         print(f"Python {platform.python_version()}; {machine()}; simulated cards\n", flush=True)
         for name, part in parts.items():
             if options.only in (None, name):

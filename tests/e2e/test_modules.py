@@ -1,4 +1,4 @@
-"""What a submit loads on the client: start-up is part of every command's time, and it is told by names, not by clocks."""
+"""What a submit loads on the client: start-up is part of every command, and is told by names, not by clocks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,35 @@ pytestmark = pytest.mark.needs_sshd
 SPEC = "device: cpu\ncommand: 'true'\n"
 
 # Each of these is imported by something that we use, for something that we do not use.
-UNWANTED = (
-    "asyncio ssl unittest invoke.vendor.yaml sqlite_utils pluggy click dateutil numpy pandas yaml rich optuna xml http "
-    "multiprocessing urllib.request jsonschema jobrunner.lab jobrunner.core.schema jobrunner.ledger.schema "
-    "jobrunner.cli.look jobrunner.cli.data jobrunner.cli.hosts jobrunner.service.results jobrunner.service.doctor "
-    "jobrunner.agent.files"
-).split()
+UNWANTED = [
+    "asyncio",
+    "ssl",
+    "unittest",
+    "invoke.vendor.yaml",
+    "sqlite_utils",
+    "pluggy",
+    "click",
+    "dateutil",
+    "numpy",
+    "pandas",
+    "yaml",
+    "rich",
+    "optuna",
+    "xml",
+    "http",
+    "multiprocessing",
+    "urllib.request",
+    "jsonschema",
+    "jobrunner.lab",
+    "jobrunner.core.schema",
+    "jobrunner.ledger.schema",
+    "jobrunner.cli.look",
+    "jobrunner.cli.data",
+    "jobrunner.cli.hosts",
+    "jobrunner.service.results",
+    "jobrunner.service.doctor",
+    "jobrunner.agent.files",
+]
 
 PROGRAM = """
 import sys
