@@ -129,6 +129,9 @@ def _beside(layout, job_id, attempt, record, python, environment, engine):
         procs.close_all_but([])
         os.chdir("/")
         os.nice(10)
+        if not engine:
+            secrets = {files.to_bytes(name) for name in jobs.run_of(jobs.request(layout, job_id)).get("secrets") or ()}
+            environment = {name: value for name, value in environment.items() if name not in secrets}
         found = _in_container(layout, job_id, engine) if engine else ask(python, environment)
         if found:
             if not engine:

@@ -235,7 +235,11 @@ def _stage_all(session: Session, shipments: list[Shipment]) -> dict[tuple[str, i
 
     with ThreadPoolExecutor(max_workers=min(16, len(groups))) as pool:
         futures = {key: pool.submit(one, group) for key, group in groups.items()}
-        return {key: future.result() for key, future in futures.items()}
+        try:
+            return {key: future.result() for key, future in futures.items()}
+        except BaseException:
+            session.links.close()  # interrupted: what is being sent stops at once, and can be gone on with
+            raise
 
 
 def _report(

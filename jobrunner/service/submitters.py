@@ -15,8 +15,14 @@ class Submitter:
 
     def __init__(self, home: Path) -> None:
         self._token = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._lock = FileLock(_path(home, self._token))
-        self._lock.acquire()
+        path = _path(home, self._token)
+        self._lock = FileLock(path)
+        try:
+            self._lock.acquire()
+        except OSError as error:
+            from jobrunner.ledger.guard import translate
+
+            raise translate(path, "writing", error) from error
 
     def as_json(self) -> dict[str, Any]:
         """What the ledger keeps beside a staged job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import stat
@@ -88,6 +89,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
+EVERYTHING = os.environ.get("JOBRUNNER_FAULTS") == "all"
+
+
 class Evil:
     """A laptop that knows a job on a host which has become hostile since."""
 
@@ -141,9 +145,11 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evil]:
 
 @pytest.mark.parametrize("word", RAW)
 def test_an_answer_that_is_none_is_an_error_of_that_host(evil: Evil, word: str) -> None:
-    """Every command survives it, says so, and the job's row keeps its state."""
+    """Commands survive it, say so, and the job's row keeps its state. (JOBRUNNER_FAULTS=all: each of them.)"""
     steps = RAW[word] if isinstance(RAW[word][0], list) else [RAW[word]]
-    for name in SLOW.get(word, COMMANDS):
+    at = list(RAW).index(word)
+    some = ["ls", *(list(COMMANDS) * 2)[at % len(COMMANDS) :][:3]]  # all of them, on every answer, take minutes
+    for name in SLOW.get(word, COMMANDS if EVERYTHING else some):
         evil.answer(rest=steps)
         code, out, err = evil.run(*COMMANDS[name])
         assert code in (0, 2, 3, 5, 124), (name, code, out, err)
@@ -157,16 +163,17 @@ def test_an_answer_that_is_none_is_an_error_of_that_host(evil: Evil, word: str) 
     "path", ["../../evil", "/tmp/evil", "a/../../evil", "..", "", "a/\x00b", "C:\\evil", "a//b", "."]
 )
 def test_a_pulled_file_stays_in_its_folder(evil: Evil, path: str) -> None:
-    files = {"files": [{"path": path, "type": "f", "mode": 0o4755, "size": 4, "sha256": None, "mtime": None}]}
-    listed = [{"name": path, "path": path, "step": None, "size": 4, "sha256": None, "modified_at": "2026-12-01T00:00:00.000000Z",
-               "complete": True, "metrics": {}, "attempt": 1}]  # fmt: skip
+    at = "2026-12-01T00:00:00.000000Z"
+    file = {"path": path, "type": "f", "mode": 0o4755, "size": 4, "sha256": None, "mtime": None}
+    entry = {"name": path, "path": path, "step": None, "size": 4, "sha256": None, "modified_at": at, "complete": True}
+    view = {"id": evil.id, "name": "victim", "state": "RUNNING"}
     evil.answer(
-        checkpoints=[["J", {**OK, "data": {"checkpoints": listed}}]],
-        collect=[["J", {"files": files["files"], "skipped": [], "host": HOST}]],
+        checkpoints=[["J", {**OK, "data": {"checkpoints": [{**entry, "metrics": {}, "attempt": 1}]}}]],
+        collect=[["J", {"files": [file], "skipped": [], "host": HOST}]],
         get=[["B", "65766c21"], ["E"], ["J", {"sha256": "0" * 64}]],
         done=[["J", {**OK, "data": {}}]],
-        rest=[["J", {**OK, "data": {"jobs": {evil.id: {"id": evil.id, "name": "victim", "state": "RUNNING"}}, "events": {}}}]],
-    )  # fmt: skip
+        rest=[["J", {**OK, "data": {"jobs": {evil.id: view}, "events": {}}}]],
+    )
     before = {found for found in evil.laptop.folder.rglob("*") if "outputs" not in found.parts}
     for words in (("checkpoints", "ID", "--pull", "all", "--to", "into/here"), ("pull", "ID", "--to", "into/here")):
         code, _, err = evil.run(*words)
