@@ -149,7 +149,7 @@ def memory(lab: Lab, client: Client, rounds: int) -> None:
         time.sleep(5)
         used = hosting.cpu_seconds(pid) - before
         tell(f"`{name}`, idle", f"{hosting.private_mb(pid):.1f} MB Private_Dirty, {used:.2f} s of CPU in 5 s", "8 MB")
-    bare.communicate()
+    bare.communicate(b"\n")
     client.run("cancel", waiting, id_)
 
 

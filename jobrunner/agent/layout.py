@@ -16,7 +16,7 @@ def lease_scope():
 def lock_name(*words):
     """The abstract socket name of a lock or lease, as bytes with the leading NUL."""
     scope = lease_scope()
-    return b"\0" + to_bytes("/".join(("jobrunner", "1") + words) + (("@" + scope) if scope else ""))
+    return b"\0" + to_bytes("/".join(("jobrunner", "1", *words)) + (("@" + scope) if scope else ""))
 
 
 def card_name(device, index):

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service.submitresult import Result as Result

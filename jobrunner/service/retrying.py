@@ -15,9 +15,9 @@ from jobrunner.service import staging, submitters
 from jobrunner.service.clock import now
 from jobrunner.service.placing import place_all
 from jobrunner.service.reconcile import reconcile, remember_host
-from jobrunner.service.submitresult import SubmitResult
 from jobrunner.service.session import Session, client_identity
 from jobrunner.service.submit import NOT_REACHED
+from jobrunner.service.submitresult import SubmitResult
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -30,8 +30,8 @@ from jobrunner.core.states import JobState
 from jobrunner.service import staging, submitters
 from jobrunner.service.clock import now
 from jobrunner.service.placing import place_all
-from jobrunner.service.submitresult import SubmitResult
 from jobrunner.service.session import Session, client_identity
+from jobrunner.service.submitresult import SubmitResult
 
 if TYPE_CHECKING:
     from jobrunner.core.placement import Placement

@@ -1,5 +1,7 @@
-"""`Result`, the base of all results, and that of a submit: apart from the others (results.py), so that a submit need not
-build them, which takes a while."""
+"""`Result`, the base of all results, and that of a submit.
+
+They are apart from the others (results.py) so that a submit need not build those, which takes a while.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class HostLink:
         self._connected()
 
     def prepare(self, op: str) -> None:
-        """Connect, and begin to start an agent for `op`, the first exchange. What goes wrong is raised by the first use."""
+        """Connect, and begin to start an agent for `op`, the first exchange. The first use raises what goes wrong."""
         self._preparing.clear()
         try:
             self._idle_or_place(reuse=False)

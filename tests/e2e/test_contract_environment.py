@@ -50,7 +50,7 @@ def environment(client: Client, text: str) -> dict[str, str]:
     done = client.json("wait", id_, code=None)
     assert done["jobs"][0]["state"] == "COMPLETED", (done, client.log(id_))
     words = [entry.split("=", 1) for entry in client.log(id_).decode().split("\0") if entry]
-    return {"id": id_, **{name: value for name, value in words}}
+    return {"id": id_, **dict(words)}
 
 
 def test_layers_see_those_before_them(client: Client) -> None:

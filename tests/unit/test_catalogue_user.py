@@ -72,7 +72,11 @@ def test_json_and_a_bare_list_do_as_well() -> None:
         ("entries:\n  - id: a\n    patterns: x\n    cause: {fr: x}\n", "4:13", "the language 'fr' is not known"),
         ("entries:\n  - id: a\n    cause: x\n", "2:5", "needs `patterns`"),
         ("entries:\n  - id: a\n    patterns: x\n    cause: x\n    weight: 20\n", "5:13", "from 0 to 9"),
-        ("entries:\n  - id: a\n    patterns: x\n    cause: x\n    devices: [tpu]\n", "5:15", "npu, mlu, gpu, musa or cpu"),
+        (
+            "entries:\n  - id: a\n    patterns: x\n    cause: x\n    devices: [tpu]\n",
+            "5:15",
+            "npu, mlu, gpu, musa or cpu",
+        ),
         ("entries:\n  - just text\n", "2:5", "an entry is a mapping"),
         ("entries: text\n", "1:10", "a list is wanted here"),
         ("entry: []\n", "1:1", "did you mean 'entries'"),
