@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, NotFoundError
+from jobrunner.core.errors import ConnectError, JobrunnerError, NotFoundError
 from jobrunner.transport.connect import preload
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, PassphraseSource, TransportSettings
@@ -85,7 +85,7 @@ class LinkPool:
                 fresh.greeting = functools.partial(self._greeting, alias)
             with self._lock:
                 if self._closed:
-                    raise HostError(f"the link to {alias} was closed", host=alias, code="closed")
+                    raise LinkLostError(f"the link to {alias} was closed", host=alias, code="closed")
                 link = self._links.setdefault(alias, fresh)
         return link
 

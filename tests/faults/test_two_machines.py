@@ -38,7 +38,7 @@ def job_on(laptop: Laptop, host: str) -> str:
 
 
 def test_no_machine_touches_the_jobs_of_the_other(pair: tuple[BreakableHost, BreakableHost, Laptop]) -> None:
-    alpha, beta, laptop = pair
+    alpha, _, laptop = pair
     ids = {name: job_on(laptop, name) for name in ("alpha", "beta")}
     folders = {name: alpha.job_folder(id_) for name, id_ in ids.items()}
     assert folders["alpha"].parent != folders["beta"].parent, "each machine has an instance of its own"
