@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from jobrunner.core.errors import ConnectError, JobrunnerError, NotFoundError
+from jobrunner.core.errors import ConnectError, JobrunnerError, LinkLostError, NotFoundError
 from jobrunner.transport.connect import preload
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, PassphraseSource, TransportSettings
