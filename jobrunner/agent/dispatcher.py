@@ -10,6 +10,7 @@ from . import (
     clock,
     conclude,
     files,
+    fitting,
     jobs,
     kernel,
     leases,
@@ -24,6 +25,7 @@ from . import (
     situation,
     starts,
     succession,
+    ticket,
     yielding,
 )
 from .layout import Layout, lock_name
@@ -109,11 +111,11 @@ class Dispatcher:
         self.failures = {}
         self.watched = {}
         self.yielding = yielding.Yielding()
-        self.shown = None
+        self.ticket = ticket.Ticket(layout)
+        self.fitting = fitting.Fitting(layout)
         self.checked = 0.0
         self.given = {}
         self.ours = {}
-        self.warned = set()
 
     def run(self):
         kernel.name_process(b"jr-dispatch")
@@ -275,8 +277,7 @@ class Dispatcher:
 
     def leave(self):
         """The queue is empty: give the lock back, and look once more so that no wake-up is lost. True to end."""
-        share.withdraw("ticket.json")
-        self.shown = None
+        self.ticket.withdraw()
         leases.release([self.lock])
         if not queue.waiting(self.layout):
             return True
@@ -302,8 +303,8 @@ class Dispatcher:
             decision = order.decide(facts, tried | self.backing_off())
             self.yielding.note(decision, time.monotonic())
             if decision.start is None:
-                self.show(facts, running)  # when all is started: a free card must not wait for what others read
-                self.warn_of_never(facts, decision)
+                self.ticket.show(facts, running)  # when all is started: a free card must not wait for what others read
+                self.fitting.warn(facts, decision)
                 patience = self.patience(entries, facts.waiting, names)
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)
@@ -399,30 +400,6 @@ class Dispatcher:
                 if left > -1:
                     waits.append(max(0.01, left))
         return min(waits)
-
-    # colleagues
-
-    def show(self, facts, running):
-        """Show our ticket to the others when it has changed, or when somebody cleaned it away."""
-        held = sum(len(start["cards"]) for _, start in running)
-        ticket = situation.ticket(self.layout, order.claimable(facts), facts.usage, held, facts.wide_after_s)
-        mark = (ticket["waiting"], held, int(ticket["usage"] / 600))
-        if mark == self.shown and (not ticket["waiting"] or share.shown("ticket.json")):
-            return
-        if ticket["waiting"]:
-            share.publish("ticket.json", ticket)
-        else:
-            share.withdraw("ticket.json")
-        self.shown = mark
-
-    def warn_of_never(self, facts, decision):
-        """Tell once in a job's timeline that it can never start here."""
-        for entry in facts.waiting:
-            code, text = decision.why.get(entry["id"], ("", ""))
-            if code == "never" and entry["id"] not in self.warned:
-                self.warned.add(entry["id"])
-                if text not in jobs.warnings(self.layout, entry["id"]):
-                    jobs.journal(self.layout, entry["id"], "warning", text=text)
 
 
 def _mark(path):

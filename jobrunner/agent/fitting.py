@@ -20,3 +20,20 @@ def warn_of_never(layout, entries):
         code, text = order.impossible(facts, entry) or (None, None)
         if code == "never":
             jobs.journal(layout, entry["id"], "warning", text=text)
+
+
+class Fitting:
+    """Tells waiting jobs, once each, that they can never start here."""
+
+    def __init__(self, layout):
+        self._layout = layout
+        self._told = set()
+
+    def warn(self, facts, decision):
+        """Look for such jobs in a decision."""
+        for entry in facts.waiting:
+            code, text = decision.why.get(entry["id"], ("", ""))
+            if code == "never" and entry["id"] not in self._told:
+                self._told.add(entry["id"])
+                if text not in jobs.warnings(self._layout, entry["id"]):
+                    jobs.journal(self._layout, entry["id"], "warning", text=text)

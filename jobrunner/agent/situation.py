@@ -118,33 +118,6 @@ def _foreign(entry, now):
     }
 
 
-def ticket(layout, waiting, used, held=0, wide_after_s=order.WIDE_AFTER_S, now=None):
-    """What we show the others while we wait for cards: `waiting` in order, `used` card-seconds, `held` cards."""
-    shown = [
-        {
-            "job": entry["id"],
-            "name": entry.get("name"),
-            "cards": entry["cards"],
-            "device": entry["device"],
-            "since": entry.get("since"),
-            "priority": entry.get("priority") or 0,
-            "only_cards": entry.get("card_ids") or (entry.get("limits") or {}).get("only_cards"),
-            "wide_after_s": (entry.get("limits") or {}).get("wide_after_s") or wide_after_s,
-        }
-        for entry in waiting[:200]
-        if entry["cards"]
-    ]
-    return {
-        "v": 1,
-        "user": share.user_name(),
-        "lock": layout.instance,
-        "usage": round(used, 3),
-        "held": held,
-        "at": clock.stamp(now),
-        "waiting": shown,
-    }
-
-
 def choose(device, free, count, cards):
     """`order.Situation.choose`: what links the cards of that device, as its kind knows."""
     from .accelerators import KINDS
