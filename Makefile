@@ -12,6 +12,7 @@ help:
 	@echo "make demo-stop  end what 'make demo' has left running"
 	@echo "make test       the whole test suite      (PYTEST_ARGS='-k logs -x' for a part of it)"
 	@echo "make bench      timings as ratios to rsync and ssh by hand (BENCH_ARGS='--only submit'); see benchmarks/README.md"
+	@echo "make faults     seeded faults over whole lives of jobs: N=500 SEED=1 JOBS=4 (needs Linux; root for reboots and full disks)"
 	@echo "make check      linters, types, layers, and that the agent is fit for Python 3.6"
 	@echo "make format     bring the layout of the code in order"
 	@echo "make clean      remove what the others made"
@@ -36,6 +37,13 @@ test: dev
 
 bench: dev
 	.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
+
+# Any number of scenarios from any seed on; each prints what happened if something did not hold. See docs/faults.md.
+N ?= 100
+SEED ?= 1
+JOBS ?= 4
+faults: dev
+	.venv/bin/python -m tests.faults $(N) $(SEED) --jobs $(JOBS)
 
 check: dev
 	.venv/bin/python -m ruff check .

@@ -84,6 +84,8 @@ class Forge:
         """Fork a command; its output goes to files in `folder`."""
         key = uuid.uuid4().hex
         command = Command(words, folder / f"{key}.out", folder / f"{key}.err")
+        command.out.touch(0o600)
+        command.err.touch(0o600)
         self._commands[key] = command
         self._begun[key] = threading.Event()
         request = {"key": key, "argv": words, "env": env, "cwd": str(cwd), "out": str(command.out)}
