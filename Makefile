@@ -5,7 +5,7 @@ PYTHON ?=
 PYTEST_ARGS ?=
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop test bench check format clean venv dev
+.PHONY: help demo demo-stop test faults bench check format clean venv dev
 
 help:
 	@echo "make demo       a host with simulated cards on this machine: submit, follow and fetch a training job"
