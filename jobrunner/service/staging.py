@@ -170,6 +170,9 @@ def _take_over(
     ids: Sequence[str],
 ) -> None:
     views = {id_: data["jobs"][id_] for id_ in ids if data["jobs"].get(id_)}
+    for id_, view in views.items():
+        for text in view.get("warnings") or []:
+            session.warn(f"{view.get('name') or id_}: {text}")
     missing = [id_ for id_ in ids if id_ not in views]
     if missing:
         raise HostError(f"{alias} answered without saying what became of {', '.join(missing)}", host=alias)

@@ -90,7 +90,9 @@ def test_a_set_that_never_fits_is_said(client: Client, lab: Lab) -> None:
     lab.cards(8, model="910A")
     try:
         client.json("cards")
-        id_ = client.submit("device: npu\ncards: 3\ncommand: 'true'\n", "odd")
+        said = client.run("submit", str(client.spec("device: npu\ncards: 3\ncommand: 'true'\n", "odd")))
+        assert "odd: a job on 910A takes 1, 2, 4, 8 cards, not 3" in said.stderr
+        id_ = client.json("ls")["jobs"][0]["id"]
         first = client.json("why", id_)["findings"][0]
         assert first["code"] == "never" and "takes 1, 2, 4, 8 cards, not 3" in first["summary"] and first["remedy"]
         assert "takes 1, 2, 4, 8" in json.dumps(client.json("show", id_)["job"]["events"])
