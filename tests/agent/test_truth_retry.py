@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.agent import worktree
+from jobrunner.agent import ckptcheck, worktree
 from jobrunner.agent.clock import seconds
 from tests.support.agentproc import Tree, agent_host, until
 from tests.support.running import Runs, kill, of_job
@@ -174,3 +174,13 @@ def test_a_lost_job_is_tried_again_at_the_next_visit(runs: Runs) -> None:
     view = runs.final("alostagai")
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
     assert view["attempts"][0]["reason"] == "killed"
+
+
+def test_a_distributed_checkpoint_is_whole_with_its_metadata(tmp_path: Path) -> None:
+    """torch.distributed writes its shards first and `.metadata` last."""
+    folder = tmp_path / "step-10"
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"shard")
+    assert not ckptcheck.whole(os.fsencode(folder))
+    (folder / ".metadata").write_bytes(b"index")
+    assert ckptcheck.whole(os.fsencode(folder))

@@ -1,0 +1,100 @@
+"""Files are asked for ahead: in order, not too much at once, and what then is wanted otherwise does no harm."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.service.data import _answer, _Asking, _Moved
+from jobrunner.service.download import AHEAD_BYTES, AHEAD_FILES, save
+from tests.unit.test_download_save import Cut, Host, sha
+
+
+class Stream:
+    """A channel whose agent answers each `get` in order, with a sign of life before; `most`: asked for at once."""
+
+    def __init__(self, host: Host) -> None:
+        self.files = list(host.files.values())
+        self.coming: deque[tuple[bytes, bytes]] = deque()
+        self.gets: list[tuple[int, int]] = []
+        self.waiting = self.most = 0
+
+    def send_json(self, message: dict[str, Any]) -> None:
+        index, offset = message["get"], message["offset"]
+        data = self.files[index]
+        self.gets.append((index, offset))
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        self.coming.append((b"J", b'{"tick": true}'))
+        self.coming.extend((b"B", data[at : at + 500]) for at in range(offset, len(data), 500))
+        self.coming.append((b"E", b""))
+        self.coming.append((b"J", b'{"tick": true}'))
+        self.coming.append((b"J", json.dumps({"sha256": sha(data)}).encode()))
+
+    def frame(self) -> tuple[bytes, bytes]:
+        return self.coming.popleft()
+
+    def message(self, payload: bytes) -> dict[str, Any]:
+        return json.loads(payload)
+
+    def read_json(self) -> dict[str, Any]:
+        kind, payload = self.frame()
+        assert kind == b"J"
+        message = self.message(payload)
+        self.waiting -= "sha256" in message
+        return message
+
+
+def fetched(host: Host, to: Path) -> Stream:
+    stream, moved = Stream(host), _Moved()
+    asking = _Asking(stream, moved)  # type: ignore[arg-type]
+    done = save(host.listing(), asking, to, None, asking.ahead)
+    assert not done.refused and [item.path for item in done.saved] == list(host.files)
+    assert {path: (to / path).read_bytes() for path in host.files} == host.files
+    assert not stream.coming, "everything that was asked for has been heard"
+    assert moved.taken() and not moved.taken()
+    return stream
+
+
+def test_small_files_are_asked_for_ahead_and_each_once(tmp_path: Path) -> None:
+    host = Host({f"f{number:03}": bytes([number % 251]) * (number * 13) for number in range(300)})
+    stream = fetched(host, tmp_path)
+    assert stream.gets == [(number, 0) for number in range(300)]
+    assert AHEAD_FILES <= stream.most <= AHEAD_FILES + 2
+
+
+def test_big_files_are_not(tmp_path: Path) -> None:
+    host = Host({f"big{number}": bytes([number]) * (AHEAD_BYTES + 1) for number in range(3)})
+    assert fetched(host, tmp_path).most == 1
+
+
+def test_a_part_is_gone_on_with_at_its_byte(tmp_path: Path) -> None:
+    host = Host({f"f{number}": bytes([65 + number]) * 5000 for number in range(6)})
+    host.cut_at = 3000
+    with pytest.raises(Cut):
+        save([host.listing()[2]], lambda index, offset: host.fetch(2, offset), tmp_path)
+    assert [path.stat().st_size for path in tmp_path.glob(".*.part")] == [3000]
+    stream = fetched(host, tmp_path)
+    assert stream.gets == [(0, 0), (1, 0), (2, 3000), (3, 0), (4, 0), (5, 0)]
+
+
+def test_a_part_that_proves_wrong_is_asked_for_again_behind_what_was_asked_already(tmp_path: Path) -> None:
+    host = Host({f"f{number}": bytes([65 + number]) * 5000 for number in range(4)})
+    host.cut_at = 3000
+    with pytest.raises(Cut):
+        save([host.listing()[1]], lambda index, offset: host.fetch(1, offset), tmp_path)
+    [part] = tmp_path.glob(".*.part")
+    part.write_bytes(b"?" * 3000)
+    stream = fetched(host, tmp_path)
+    assert stream.gets == [(0, 0), (1, 3000), (1, 0), (2, 0), (3, 0)]
+
+
+def test_signs_of_life_are_passed_over() -> None:
+    host = Host({"a": b"x"})
+    stream = Stream(host)
+    stream.coming.extend([(b"J", b'{"tick": true}')] * 3 + [(b"J", b'{"files": []}')])
+    assert _answer(stream, "files") == {"files": []}  # type: ignore[arg-type]
