@@ -80,7 +80,8 @@ class BySubmit:
 
     def forget(self) -> None:
         """Nothing of any folder's contents is on the host any more."""
-        shutil.rmtree(self.lab.root / "blobs", ignore_errors=True)
+        for name in ("blobs", "packs"):
+            shutil.rmtree(self.lab.root / name, ignore_errors=True)
 
 
 def submits(lab: Lab, client: Client, rounds: int) -> None:

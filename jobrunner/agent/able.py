@@ -35,7 +35,7 @@ def check_programs(layout, jobs, entries):
     for job in jobs:
         program = program_of(job["request"]["run"])
         digest = contents.get(os.path.normpath(to_bytes(program))) if program else None
-        if digest is not None and not _names_interpreter(blobs.path_of(layout, digest)):
+        if digest is not None and not _names_interpreter(layout, digest):
             raise AgentError(
                 "noexec",
                 "{} cannot be executed: {} is on a file system that is mounted noexec".format(
@@ -55,9 +55,12 @@ def program_of(run):
     return first if "/" in first and not first.startswith("/") else None
 
 
-def _names_interpreter(path):
+def _names_interpreter(layout, digest):
     try:
-        with open(path, "rb") as content:
-            return content.read(2) == b"#!"
+        handle, _ = blobs.Source(layout).open(digest)
     except OSError:
         return True  # what is wrong with it is said where it is used
+    try:
+        return os.read(handle, 2) == b"#!"
+    finally:
+        os.close(handle)

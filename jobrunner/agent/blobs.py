@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 
+from . import packs
 from .files import AgentError, make_dir, to_text
 
 FRESH_S = 3600.0  # a blob found by a stage is touched if older, so that cleaning (after a day) never takes it away
@@ -20,7 +21,7 @@ def path_of(layout, digest):
 
 
 def missing(layout, wanted):
-    """Which of `[(sha256, size), …]` are not here: their indices. A blob of another size counts as missing."""
+    """Which of `[(sha256, size), …]` are not here: their indices. A content of another size counts as missing."""
     absent = []
     now = time.time()
     for index, (digest, size) in enumerate(wanted):
@@ -37,7 +38,50 @@ def missing(layout, wanted):
                 os.utime(path)
             except OSError:
                 absent.append(index)
-    return absent
+    return packs.without(layout, wanted, absent, FRESH_S) if absent else absent
+
+
+class Source:
+    """Contents to read, wherever they lie."""
+
+    def __init__(self, layout):
+        self._layout = layout
+        self._packed = packs.Index(layout)
+
+    def place(self, digest):
+        """`(path, offset, size)`; offset and size are None for a file of its own."""
+        return self._packed.find(digest) or (path_of(self._layout, digest), None, None)
+
+    def open(self, digest):
+        """`(descriptor at the beginning, bytes to read or None for all)`. OSError where there is no such content."""
+        path, at, size = self.place(digest)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if at is not None:
+            os.lseek(handle, at, os.SEEK_SET)
+        return handle, size
+
+    def forget(self, digest):
+        """The content is damaged: from now on it is missing."""
+        path, at, _ = self.place(digest)
+        if at is None:
+            os.unlink(path)
+        else:
+            packs.strike(path, at)
+
+
+def receive_all(layout, session, wanted):
+    """Take the contents `[(sha256, size), …]` from the client, in order. What has come stays, whatever then happens."""
+    small = sum(size <= packs.MOST_BYTES for _, size in wanted)
+    pack = packs.Writer(layout) if small >= packs.LEAST else None
+    try:
+        for digest, size in wanted:
+            if pack is not None and size <= packs.MOST_BYTES:
+                pack.add(digest, size, lambda handle, d=digest, n=size: _fill(handle, session, d, n))
+            else:
+                receive(layout, session, digest, size)
+    finally:
+        if pack is not None:
+            pack.close()
 
 
 def receive(layout, session, digest, size):

@@ -9,7 +9,7 @@ import re
 import stat
 import time
 
-from . import checkpoints, clock, inside, jobs, manifest, remove
+from . import checkpoints, clock, inside, jobs, manifest, packs, remove
 from .files import AgentError, append_line, read_file, read_json, to_bytes, to_text
 from .layout import JOB_ID
 
@@ -184,6 +184,12 @@ def _clean_blobs(cleaner, old):
     for path, name in _blobs(layout):
         if name not in named and not name.startswith(b".") and _older(path, cleaner.now - DAY):
             cleaner.drop(path, "content that no job here needs any more")
+    for path in packs.paths(layout):
+        needed = any(digest.encode("ascii") in named for digest, _, _ in packs.records(path))
+        if not needed and _older(path, cleaner.now - DAY):
+            cleaner.drop(path, "contents that no job here needs any more")
+            if not cleaner.dry_run:
+                packs.remove(path + b".idx")
 
 
 def _blobs(layout):
@@ -256,7 +262,7 @@ def _running_agents():
 def _clean_leftovers(cleaner):
     layout = cleaner.layout
     folders = [layout.root, layout.agents, layout.hosts, layout.home, layout.jobs, layout.queue]
-    folders += sorted({os.path.dirname(path) for path, _ in _blobs(layout)})
+    folders += [layout.packs, *sorted({os.path.dirname(path) for path, _ in _blobs(layout)})]
     folders += [layout.job(job_id) for job_id in jobs.all_ids(layout)]
     for folder in folders:
         try:

@@ -32,6 +32,7 @@ class Layout:
         self.instance = instance
         self.agents = os.path.join(self.root, b"agent")
         self.blobs = os.path.join(self.root, b"blobs")
+        self.packs = os.path.join(self.root, b"packs")
         self.hosts = os.path.join(self.root, b"hosts")
         self.home = os.path.join(self.hosts, to_bytes(instance))
         self.jobs = os.path.join(self.home, b"jobs")

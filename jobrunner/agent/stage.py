@@ -59,8 +59,7 @@ def run(session, request):
     if existing:
         message["exists"] = _views(layout, existing)
     session.send_json(message)
-    for index in need:
-        blobs.receive(layout, session, wanted[index][0], wanted[index][1])
+    blobs.receive_all(layout, session, [wanted[index] for index in need])
     if blobs.missing(layout, wanted):
         raise AgentError("changed", "contents that were here have gone away meanwhile", "Submit again.")
     able.check_programs(layout, fresh, entries)

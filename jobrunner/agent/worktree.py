@@ -64,8 +64,11 @@ def _remove(path):
 
 def write_tree(layout, entries, top):
     """Write a manifest's files, folders and links into the empty folder `top`; `[(folder, mode)]` still to be set."""
+    from . import blobs
+
     made = {b""}
     folders = []
+    source = blobs.Source(layout)
     for entry in entries:
         kind, path, mode = entry[0], to_bytes(entry[1]), entry[2]
         _parents(top, path, made)
@@ -78,7 +81,7 @@ def write_tree(layout, entries, top):
         elif kind == "l":
             os.symlink(to_bytes(entry[4]), full)
         else:
-            _copy_blob(layout, entry[4], entry[3], full, mode & 0o777)
+            _copy_blob(source, entry[4], full, mode & 0o777)
     return folders
 
 
@@ -93,31 +96,30 @@ def _parents(top, path, made):
         made.add(folder)
 
 
-def _copy_blob(layout, digest, size, target, mode):
+def _copy_blob(source, digest, target, mode):
     import hashlib
 
-    from . import blobs
-
-    source = blobs.path_of(layout, digest)
+    path = source.place(digest)[0]
     seen = hashlib.sha256()
     try:
-        reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        reader, left = source.open(digest)
     except OSError as error:
-        raise _damaged(source, target, error.strerror) from None
+        raise _damaged(path, target, error.strerror) from None
     try:
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            while True:
-                block = os.read(reader, BLOCK)
+            while left is None or left > 0:
+                block = os.read(reader, BLOCK if left is None else min(left, BLOCK))
                 if not block:
                     break
+                left = None if left is None else left - len(block)
                 seen.update(block)
                 view = memoryview(block)
                 while view:
                     view = view[os.write(writer, view) :]
             if seen.hexdigest() != digest:
-                os.unlink(source)
-                raise _damaged(source, target, "its content is not what its name says (now removed)")
+                source.forget(digest)
+                raise _damaged(path, target, "its content is not what its name says (now removed)")
             os.fchmod(writer, mode)
         finally:
             os.close(writer)
