@@ -23,6 +23,12 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # during the imports
         code = 130
+    except Exception as error:
+        from jobrunner.cli.interrupt import was_interrupted
+
+        if not was_interrupted(error):
+            raise
+        code = 130
     _stop_connecting()
     try:
         sys.stdout.flush()

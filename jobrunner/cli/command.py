@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from jobrunner.cli.errors import ClickException, OutputClosed, unexpected
+from jobrunner.cli.interrupt import was_interrupted
 from jobrunner.cli.output import Output, hush, write_text, writing
 from jobrunner.core.errors import JobrunnerError
 
@@ -114,6 +115,8 @@ def guarded(out: Output, work: Callable[[], int | None]) -> int:
     except JobrunnerError as error:
         return _failed(out, error)
     except Exception as error:
+        if was_interrupted(error):
+            return _interrupted(out, "interrupted")
         if os.environ.get("JOBRUNNER_DEBUG") == "1":
             raise
         return _failed(out, unexpected(error))

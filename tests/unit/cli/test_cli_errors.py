@@ -54,6 +54,17 @@ def test_usage_errors_name_the_help(cli):
     assert "ls" in cli("lss").err
 
 
+def test_an_interrupt_that_a_library_wraps(cli, fake):
+    """Ctrl-C while pydantic builds a model is a SchemaError whose text ends with the interrupt's name."""
+    fake.answers["jobs.show"] = RuntimeError("Error building the validator:\n  KeyboardInterrupt: ")
+    assert cli("show", "k3").code == 130
+    inner = RuntimeError("something else")
+    inner.__cause__ = KeyboardInterrupt()
+    fake.answers["jobs.show"] = inner
+    ran = cli("show", "k3")
+    assert (ran.code, ran.err) == (130, "interrupted\n")
+
+
 def test_alone_it_shows_its_help(cli):
     ran = cli()
     assert ran.code in (0, 2) and "Commands:" in ran.out + ran.err  # typers differ
