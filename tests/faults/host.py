@@ -30,7 +30,7 @@ while :; do
   "$@" & wait $!
 done
 """
-DISK = 24 * 1024 * 1024
+DISK, INODES = 24 * 1024 * 1024, 3000
 
 
 class NamespacedSshd(LoopbackHost):
@@ -68,7 +68,7 @@ class BreakableHost(Lab):
         self.small_disk = small_disk and NAMESPACES
         self.root.mkdir(mode=0o700)
         if self.small_disk:
-            _sh("mount", "-t", "tmpfs", "-o", f"size={DISK},mode=700", "faults", str(self.root))
+            _sh("mount", "-t", "tmpfs", "-o", f"size={DISK},nr_inodes={INODES},mode=700", "faults", str(self.root))
         if agents is not None and agents.is_dir():
             shutil.copytree(agents, self.root / "agent", symlinks=True)
 
@@ -156,9 +156,17 @@ class BreakableHost(Lab):
         if leave:
             os.truncate(self.root / ".ballast", max(0, (self.root / ".ballast").stat().st_size - leave))
 
+    def crowd(self) -> None:
+        """No further file can be made on the disk of the root folder."""
+        (self.root / ".crowd").mkdir(mode=0o700)
+        with contextlib.suppress(OSError):
+            for number in range(INODES):
+                (self.root / ".crowd" / str(number)).touch(0o600)
+
     def free(self) -> None:
         """There is room again."""
         (self.root / ".ballast").unlink(missing_ok=True)
+        shutil.rmtree(self.root / ".crowd", ignore_errors=True)
 
     def read_only(self, on: bool) -> bool:
         """Make the disk of the root folder read-only; False if somebody is writing to it, which forbids that."""

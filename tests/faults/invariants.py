@@ -30,6 +30,7 @@ def check(story: Story, host: BreakableHost, laptop: Laptop) -> None:
     pulled(story, host)
     resumed(story, host)
     ledger(laptop)
+    adopted(story, laptop)
     no_litter(host)
 
 
@@ -81,9 +82,16 @@ def _failed(story: Story, host: BreakableHost, row: dict[str, Any], ended: list[
     elif reason == "interrupted":
         assert not truth(host, row["id"], "start") and row["id"] != story.id, shown
     elif reason == "disk_full":
-        assert "full_disk" in story.fired, shown
+        assert {"full_disk", "no_inodes"} & set(story.fired), shown
     elif reason in ("launch", "setup"):
-        assert story.scenario.kinds & {"full_disk", "read_only", "kill_tmux", "kill_everything", "kill_job"}, shown
+        assert story.scenario.kinds & {
+            "full_disk",
+            "no_inodes",
+            "read_only",
+            "kill_tmux",
+            "kill_everything",
+            "kill_job",
+        }, shown
     else:
         raise AssertionError(f"no such failure can have happened: {shown}")
 
@@ -181,6 +189,20 @@ def ledger(laptop: Laptop) -> None:
         assert not base.execute("pragma foreign_key_check").fetchall()
     finally:
         base.close()
+
+
+def adopted(story: Story, laptop: Laptop) -> None:
+    """Another laptop, which knows nothing, learns the same from the host."""
+    env, laptop.env = laptop.env, {**laptop.env, "JOBRUNNER_HOME": str(laptop.folder / "other")}
+    try:
+        code, document = laptop.ask("adopt")
+    finally:
+        laptop.env = env
+    assert code == 0, document
+    rows = {row["id"]: row for row in document["data"]["jobs"]}
+    for id_, row in story.rows.items():
+        for key in ("name", "state", "reason", "exit_code", "signal", "attempt", "cards", "ended_at", "retry_of"):
+            assert rows[id_][key] == row[key], (key, rows[id_], row)
 
 
 def no_litter(host: BreakableHost) -> None:

@@ -290,6 +290,11 @@ class Play:
         time.sleep(fault.span)
         self.host.free()
 
+    def _no_inodes(self, fault: Fault, _: Command | None) -> None:
+        self.host.crowd()
+        time.sleep(fault.span)
+        self.host.free()
+
     def _read_only(self, fault: Fault, _: Command | None) -> None:
         if self.host.read_only(True):
             time.sleep(fault.span)

@@ -11,9 +11,9 @@ LINK = ("cut_bytes", "cut_now", "stall", "delay", "refuse")
 SLOW_LINK = ("hole",)
 CLIENT = ("kill_client", "interrupt_client")
 HOST = ("kill_dispatcher", "kill_supervisor", "kill_job", "kill_both", "kill_tmux", "sshd_down", "kill_everything")
-NAMESPACE_HOST = ("reboot", "full_disk", "read_only")
+NAMESPACE_HOST = ("reboot", "full_disk", "no_inodes", "read_only")
 NARROW = ("none", "none", "none", "max_sessions", "max_startups", "slow_login", "noisy_login")
-DISK_FAULTS = ("full_disk", "read_only")
+DISK_FAULTS = ("full_disk", "no_inodes", "read_only")
 
 
 @dataclass(frozen=True)
