@@ -23,6 +23,7 @@ wire: Any = agent_wire  # written for Python 3.6, so without types
 SLICE_S = 0.25  # how long one wait on the channel lasts before standard error is looked at
 KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PIECE = 256 * 1024
+PACKET = 32768
 
 
 class Session:
@@ -48,6 +49,7 @@ class Session:
         self._buffer = b""
         self._at = 0
         self._err = bytearray()
+        self._kept = bytearray()
         self._ends: float | None = None
         self._reader = wire.Reader(self._take)
 
@@ -134,23 +136,30 @@ class Session:
         """Send one J frame."""
         self._send(wire.pack_json(message))
 
+    def _gather(self, frame: bytes) -> None:
+        """Send frames of a stream together: a packet each would cost more than what is in it."""
+        self._kept += frame
+        if len(self._kept) >= PACKET:
+            self._send(b"")
+
     def send_bytes(self, data: bytes | memoryview) -> None:
         """Send a piece of a byte stream, as B frames of a bounded size. An empty piece sends nothing."""
         for start in range(0, len(data), PIECE):
-            self._send(wire.pack(b"B", bytes(data[start : start + PIECE])))
+            self._gather(wire.pack(b"B", bytes(data[start : start + PIECE])))
 
     def send_end(self) -> None:
         """Send the end of a byte stream."""
-        self._send(wire.pack(b"E", b""))
+        self._gather(wire.pack(b"E", b""))
 
     def _send(self, data: bytes) -> None:
-        """Send all of it. Waits while the agent takes nothing, for as long as the link lives."""
-        at = 0
+        """Send all of it, after what was gathered. Waits while the agent takes nothing, as long as the link lives."""
+        data, at = bytes(self._kept) + data if self._kept else data, 0
+        self._kept.clear()
         with self._told("sending"):
             while at < len(data):
                 self._channel.settimeout(SLICE_S)
                 try:
-                    sent = self._channel.send(data[at : at + 32768])
+                    sent = self._channel.send(data[at : at + PACKET])
                 except TimeoutError:
                     self._drain_stderr()
                     continue
@@ -175,6 +184,8 @@ class Session:
         Raises LinkLostError (code `timeout` if nothing came in time), AgentError where the agent ended or sent
         something that is no frame.
         """
+        if self._kept:
+            self._send(b"")
         self._limit(self.timeout if timeout == -1.0 else timeout)
         try:
             frame: tuple[bytes, bytes] | None = self._reader.frame()
