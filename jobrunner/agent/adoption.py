@@ -3,7 +3,7 @@
 import os
 import time
 
-from . import jobs, leases, procs, room, share, stopping
+from . import evidence, jobs, leases, procs, room, share, stopping
 from .supervisor import Supervisor
 
 WATCH_S = 2.0  # how often the job's processes are looked for
@@ -52,4 +52,7 @@ class Adopter(Supervisor):
         found = stopping.container_outcome(self)
         if found is not None:
             return found
+        killed = evidence.killed(self.oom_counted[0], (self.command or {}).get("pid"))
+        if killed is not None:
+            return None, "SIGKILL", "oom", killed
         return None, None, "unobserved", "it ended while no supervisor was its parent, so its exit code is not known"

@@ -137,6 +137,11 @@ def oom(before, now, kills=None, victim=None, uid=None):
     return None
 
 
+def killed(mark, pid):
+    """What the kernel's log says since a mark of the end of one process for want of memory, or None."""
+    return oom({}, {}, mark.kills(), pid) if pid is not None and own_pids() else None
+
+
 def worker_killed(log_path):
     """The line of the log's end in which a launcher says that SIGKILL ended a process of its, or None."""
     for line in reversed(_tail(log_path).splitlines()[-200:]):

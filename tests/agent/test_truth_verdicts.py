@@ -12,7 +12,7 @@ import pytest
 
 from jobrunner.agent import conclude, evidence
 from tests.support.agentproc import Tree, agent_host, until
-from tests.support.running import Runs, of_job
+from tests.support.running import Runs, kill, of_job
 
 CGROUP = Path("/sys/fs/cgroup")
 EAT = (
@@ -74,6 +74,28 @@ def test_killed_for_want_of_memory(runs: Runs, small_group: Path, how: str, code
     view = runs.final(job_id)
     assert (view["state"], view["reason"], view["exit_code"], view["signal"]) == ("FAILED", "oom", code, signal), view
     assert "Killed process" in view["evidence"] or "want of memory" in view["evidence"], view["evidence"]
+
+
+@pytest.mark.root
+def test_killed_for_want_of_memory_without_a_parent(runs: Runs, small_group: Path) -> None:
+    """Its supervisor was killed before, so nobody sees its exit code: the kernel's log tells all the same."""
+    if evidence.Mark().kills() is None:
+        pytest.skip("NOT TESTED HERE: the kernel's log cannot be read")
+    wait = (
+        "import os, time\nwhile not os.path.exists(os.environ['JOBRUNNER_OUTPUT_DIR'] + '/go'):\n    time.sleep(0.05)\n"
+    )
+    runs.submit(
+        "aoomalone",
+        tree=Tree().file("eat.py", wait.encode() + EAT.encode()),
+        command={"argv": ["python3", "eat.py", "itself", str(small_group)]},
+    )
+    start = runs.running("aoomalone")
+    kill(start["supervisor"]["pid"])
+    until(lambda: runs.start("aoomalone")["supervisor"]["pid"] != start["supervisor"]["pid"], what="adopted")
+    (runs.host.job("aoomalone") / "out" / "go").touch()
+    view = runs.final("aoomalone")
+    assert (view["state"], view["reason"], view["exit_code"]) == ("FAILED", "oom", None), view
+    assert f"Killed process {start['command']['pid']} " in view["evidence"]
 
 
 KMSG = (
