@@ -39,6 +39,16 @@ test: dev
 	    echo "FAILED BESIDE OTHERS, once more alone:" >&2; \
 	    .venv/bin/python -m pytest -q --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
+bench: dev
+	.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
+
+# Any number of scenarios from any seed on; each prints what happened if something did not hold. See docs/faults.md.
+N ?= 100
+SEED ?= 1
+JOBS ?= 4
+faults: dev
+	.venv/bin/python -m tests.faults $(N) $(SEED) --jobs $(JOBS)
+
 check: dev
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
