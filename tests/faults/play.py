@@ -175,14 +175,14 @@ class Play:
         fault, into = self.scenario.pull_fault, self.laptop.folder / "pulled"
         words = ("checkpoints", self.story.id, "--pull", "all", "--to", str(into), "--json")
         if fault is not None:
-            if fault.kind == "cut_bytes":
+            cut = fault.kind == "cut_bytes"
+            if cut:
                 self.relay.limit, self.relay.direction = fault.number, fault.direction
             command = self.laptop.begin(*words)
-            if fault.kind != "cut_bytes":
+            if not cut:
                 time.sleep(fault.at)
-                self._do(fault, command)
+            self._do(fault, command)
             code = command.wait(60)
-            self.relay.heal()
             self.story.note(f"pull under {fault.kind} exited {code}")
             assert code in (0, 3, 5, -9), command.told()
         code, document = self.laptop.ask(*words[:-1])
