@@ -157,9 +157,11 @@ class _Shipment:
         certain = isinstance(error, HostError | UsageError) and not isinstance(error, LinkLostError)
         earlier = self.going_to and isinstance(error, NOT_REACHED)  # an earlier retry may have brought it there
         if certain and not earlier:
-            if self.id:
-                self._session.ledger.delete_unsent(self.id)
-            if self.wished:
+            there = False
+            if self.id and error is not None:
+                host = self.going_to or self._session.ledger.get(self.id).host or ""
+                there = bool(staging.forget_unless_there(self._session, host, [self.id], error))
+            if self.wished and not there:
                 self._session.ledger.withdraw_cancel(self._row.id)
         self._me.close()
 

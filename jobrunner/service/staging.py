@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import ConnectError, HostError, LinkLostError
+from jobrunner.core.errors import (
+    AuthError,
+    ConnectError,
+    HostError,
+    HostKeyError,
+    JobrunnerError,
+    LinkLostError,
+    UsageError,
+)
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import remember_host
 from jobrunner.service.session import Session
@@ -110,6 +118,30 @@ def stage(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
                 raise
             session.progress.note(f"link to {alias} lost while sending ({error.message}); going on")
     raise AssertionError("unreachable")
+
+
+def forget_unless_there(session: Session, alias: str, ids: Sequence[str], error: BaseException) -> list[str]:
+    """After a sending that failed, drop the jobs that the host does not have; returns those that it has after all.
+
+    An agent that was killed, or whose disk filled up, may have had a job before it said no: only another look tells.
+    What cannot be looked at stays, for the next command that reaches the host.
+    """
+    if isinstance(error, UsageError | ConnectError | HostKeyError | AuthError):
+        for id_ in ids:
+            session.ledger.delete_unsent(id_)
+        return []
+    try:
+        link = session.link(alias)
+        answer = link.request("look", jobs=list(ids), events={}, cards=False)
+    except JobrunnerError:
+        return []
+    views = {id_: view for id_, view in answer["jobs"].items() if view}
+    if views:
+        session.ledger.apply_views(alias, link.host_facts["instance"], views, now())
+    for id_ in ids:
+        if id_ not in views:
+            session.ledger.delete_unsent(id_)
+    return list(views)
 
 
 def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree: Tree | None) -> Sent:

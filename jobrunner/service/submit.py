@@ -228,10 +228,10 @@ def _stage_all(session: Session, shipments: list[Shipment]) -> dict[tuple[str, i
         except LinkLostError as error:
             return error  # the rows stay: nobody knows yet whether the host has the jobs
         except (HostError, UsageError) as error:
-            for item in group:
-                if not (item.resumed and isinstance(error, NOT_REACHED)):  # an earlier submit may have brought it there
-                    session.ledger.delete_unsent(item.id)
-            return error
+            # An earlier submit may have brought there what this one could not even ask about.
+            ids = [item.id for item in group if not (item.resumed and isinstance(error, NOT_REACHED))]
+            there = staging.forget_unless_there(session, first.host, ids, error)
+            return staging.Sent(0, 0, there) if len(there) == len(group) else error
 
     with ThreadPoolExecutor(max_workers=min(16, len(groups))) as pool:
         futures = {key: pool.submit(one, group) for key, group in groups.items()}
