@@ -94,15 +94,15 @@ def test_a_broken_off_submit_is_closed_by_the_next_look(lab: Lab, client: Client
 
 def test_following_survives_cuts_byte_for_byte(lab: Lab, client: Client, relay: Relay) -> None:
     """`logs -f` over a link that is cut again and again prints exactly the file."""
-    command = "for i in $(seq 1 400); do echo line $i of the log; sleep 0.005; done"
+    command = "for i in $(seq 1 800); do echo line $i of the log; sleep 0.005; done"
     id_ = client.submit(f"device: cpu\ncommand: '{command}'\n", "chatty")
-    relay.direction, relay.limit = "down", 9000
+    relay.direction, relay.limit = "down", 16_000
     viewer = client.start("logs", id_, "-f", "--raw")
     out, err = viewer.communicate(timeout=90)
     relay.limit = None
     log = (lab.job_folder(id_) / "1" / "log").read_bytes()
     assert out == log, err.decode()
-    assert log.count(b"\n") == 400
+    assert log.count(b"\n") == 800
 
 
 def test_an_unreachable_host_changes_nothing_but_last_seen(lab: Lab, client: Client, relay: Relay) -> None:
