@@ -45,11 +45,12 @@ class Ahead:
                 from jobrunner.transport.link import HostLink
 
                 link = HostLink(_target(self._alias, self._options, self._cache))
+                link.expect()
             with self._lock:
-                self._link = None if self._over else link
+                self._link = link = None if self._over else link
         finally:
             self._known.set()
-        if link is not None and not self._over:
+        if link is not None:  # it may have been taken by now: its new owner waits for this
             link.prepare("stage")
 
     def take(self, target: HostTarget) -> HostLink | None:

@@ -47,7 +47,7 @@ class HostLink:
         self._preparing = threading.Event()
         self._preparing.set()
         self._ready: Session | None = None
-        self._not_ready: HostError | None = None
+        self._not_ready: Exception | None = None
 
     # What others use
 
@@ -56,13 +56,16 @@ class HostLink:
         self._prepared()
         self._connected()
 
-    def prepare(self, op: str) -> None:
-        """Connect, and begin to start an agent for `op`, the first exchange. The first use raises what goes wrong."""
+    def expect(self) -> None:
+        """`prepare` is going to be called: whoever uses the link waits for it from now on."""
         self._preparing.clear()
+
+    def prepare(self, op: str) -> None:
+        """Connect, and begin to start an agent for the first exchange, `op`. Errors are raised by the first use."""
         try:
             self._idle_or_place(reuse=False)
             self._ready = self._launch(op)
-        except HostError as error:
+        except Exception as error:  # nobody hears of it in this thread
             self._not_ready = error
         finally:
             self._preparing.set()

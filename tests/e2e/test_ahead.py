@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobrunner.core.errors import HostError, UsageError
 from jobrunner.service import ahead
+from jobrunner.transport.link import HostLink
+from jobrunner.transport.settings import HostTarget
 from tests.support.lab import Client, Lab
 
 pytestmark = pytest.mark.needs_sshd
@@ -95,3 +100,25 @@ def test_a_host_that_is_gone_is_told_once_and_soon(tmp_path: Path) -> None:
 )
 def test_what_counts_as_a_submit(words: list[str], found: object) -> None:
     assert ahead._as_submit(words) == found
+
+
+def test_what_goes_wrong_ahead_is_told_by_the_first_use(lab: Lab, client: Client) -> None:
+    target = client_target(client, lab)
+    link = HostLink(replace(target, python="no-such-python"))
+    link.expect()
+    user = threading.Thread(target=link.prepare, args=("stage",))
+    user.start()
+    with pytest.raises(HostError):
+        link.request("look", jobs=[])
+    user.join()
+    link.close()
+    broken = HostLink(replace(target, python="-x"))
+    broken.expect()
+    broken.prepare("stage")
+    with pytest.raises(UsageError):
+        broken.open()
+    broken.close()
+
+
+def client_target(client: Client, lab: Lab) -> HostTarget:
+    return HostTarget.of(lab.alias, ssh_config=client.folder / "ssh_config", root=str(lab.root))
