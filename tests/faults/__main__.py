@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.faults.host import NAMESPACES
+from tests.faults.host import NAMESPACES, end_all_hosts
 from tests.faults.play import Play, Story
 from tests.faults.scenario import draw
 
@@ -35,6 +37,12 @@ def main() -> int:
     def one(seed: int) -> Story:
         return Play(draw(seed, namespaces=NAMESPACES, slow=not given.quick), top / str(seed), agents).run()
 
+    def break_off(*_: object) -> None:
+        end_all_hosts()
+        os._exit(130)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, break_off)
     with ThreadPoolExecutor(given.jobs) as pool:
         futures = {pool.submit(one, seed): seed for seed in range(given.seed, given.seed + given.count)}
         for done, future in enumerate(as_completed(futures), 1):
