@@ -46,7 +46,7 @@ GPU = (
     Least("cuda", "12", "driver", "525", CUDA_SOURCE),
     Least("cuda", "11", "driver", "450", CUDA_SOURCE),
 )
-ANY = (Least("numpy", "2", "torch", "2.3", "PyTorch issue 107302: NumPy 2 from torch 2.3.0 on"),)
+ANY = (Least("numpy", "2", "torch", "2.3", "PyTorch #107302: NumPy 2 from torch 2.3.0 on"),)
 TABLE: Mapping[str, tuple[Least, ...]] = {"npu": NPU, "mlu": MLU, "gpu": GPU, "cpu": ()}
 PLUGIN_SOURCE = "Ascend documentation, Extension for PyTorch 7.2.0 release notes: related products"
 
