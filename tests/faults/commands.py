@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -58,9 +59,11 @@ class Forge:
         self._begun: dict[str, threading.Event] = {}
         self._ready = threading.Event()
         self._write = threading.Lock()
+        self._words = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("zygote.py"))],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            stderr=self._words,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -91,11 +94,18 @@ class Forge:
         request = {"key": key, "argv": words, "env": env, "cwd": str(cwd), "out": str(command.out)}
         line = json.dumps({**request, "err": str(command.err)}).encode() + b"\n"
         assert self._process.stdin
+        assert self._process.poll() is None, (
+            f"what forks commands has ended: {self._process.poll()} {self._last_words()}"
+        )
         with self._write:
             self._process.stdin.write(line)
         assert self._begun[key].wait(30), f"{words} was not forked"
         del self._begun[key]
         return command
+
+    def _last_words(self) -> str:
+        self._words.seek(0)
+        return self._words.read()[-3000:].decode("utf-8", "replace")
 
     def close(self) -> None:
         """End it. Commands must have ended."""
@@ -104,6 +114,7 @@ class Forge:
         self._process.wait(10)
         self._reader.join(10)
         self._process.stdout.close()
+        self._words.close()
 
 
 _forge: list[Forge] = []

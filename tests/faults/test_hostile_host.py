@@ -63,9 +63,9 @@ RAW = {
     "hang": ["hang"],
     "end": ["end"],
 }  # fmt: skip
-ENDLESS = ["ls", "hold", "checkpoints", "submit", "check"]
+ENDLESS = ["ls", "submit"]
 SLOW = {"drip": ["ls", "submit"], "hang": ["ls", "cancel"], "big": ["ls"], "no_ok": ["ls", "hold", "submit"]}
-SLOW.update(flood_bytes=ENDLESS, flood_json=ENDLESS[:3], flood_ends=ENDLESS)
+SLOW.update(flood_bytes=ENDLESS, flood_json=["ls", "hold"], flood_ends=ENDLESS)
 COMMANDS: dict[str, tuple[str, ...]] = {
     "ls": ("ls", "--all"),
     "show": ("show", "ID"),
