@@ -59,7 +59,7 @@ class Forge:
         self._begun: dict[str, threading.Event] = {}
         self._ready = threading.Event()
         self._write = threading.Lock()
-        self._words = tempfile.TemporaryFile()
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("zygote.py"))],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
