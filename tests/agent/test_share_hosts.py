@@ -21,6 +21,8 @@ from tests.support.agentproc import REPO, AgentHost, agent_host, job, until
 from tests.support.running import Runs, kill
 from tests.support.users import HOLD, go, up
 
+LASTING = f"sleep 60 & {HOLD}; kill $!"  # a tool names processes that live on: HOLD's own are gone when asked about
+
 
 class Cards:
     """A host with simulated cards."""
@@ -48,9 +50,9 @@ def cards(tmp_path: Path) -> Iterator[Cards]:
 def test_a_job_on_a_card_that_is_not_its_own_is_warned(cards: Cards) -> None:
     """Nothing is queued and nobody looks at the cards: its own supervisor does, soon after the start."""
     runs = cards.runs
-    runs.submit("aother001", HOLD, device="npu", cards=1)
+    runs.submit("aother001", LASTING, device="npu", cards=1)
     assert up(runs, "aother001") == [0]
-    runs.submit("astray001", HOLD, device="npu", cards=1, env={"JOBRUNNER_LAB_OPENS": "0,1"})
+    runs.submit("astray001", LASTING, device="npu", cards=1, env={"JOBRUNNER_LAB_OPENS": "0,1"})
     assert up(runs, "astray001") == [1]
     began = time.monotonic()
     (text,) = until(lambda: runs.view("astray001")["warnings"], what="the warning")
