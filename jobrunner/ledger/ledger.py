@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import NotFoundError
 from jobrunner.core.jobs import JobRow
@@ -29,6 +30,11 @@ from jobrunner.ledger.records import (
 )
 from jobrunner.ledger.sightings import Sighting
 from jobrunner.ledger.store import Store
+
+if TYPE_CHECKING:
+    from jobrunner.ledger.metrics import Metrics
+    from jobrunner.ledger.schedules import Schedules
+    from jobrunner.ledger.sweeps import Sweeps
 
 Json = Mapping[str, Any]
 
@@ -257,6 +263,29 @@ class Ledger:
         """Remove every trace of jobs from the ledger (their hosts keep what they have)."""
         with self._store.write() as db:
             writing.forget(db, ids)
+
+    # Sweeps, metrics, schedules: see the classes
+
+    @cached_property
+    def sweeps(self) -> Sweeps:
+        """Sweeps and their trials."""
+        from jobrunner.ledger.sweeps import Sweeps
+
+        return Sweeps(self._store)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Numbers that jobs told, over their steps."""
+        from jobrunner.ledger.metrics import Metrics
+
+        return Metrics(self._store)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Schedules, their due times, and the models that were promoted."""
+        from jobrunner.ledger.schedules import Schedules
+
+        return Schedules(self._store)
 
     # Hosts and the file itself
 

@@ -89,3 +89,69 @@ def _create_others(db: Database) -> None:
     )
     wishes.create_index(["job", "kind"], unique=True)
     db.table("meta").create({"key": str, "value": str}, pk="key")
+
+
+@MIGRATIONS(name="0002_sweeps_and_metrics")
+def _sweeps_and_metrics(db: Database) -> None:
+    texts = "id name method objective state why created_at ended_at host spec file folder"
+    texts += " spec_digest code_digest code client submitter updated_at"
+    db.table("sweeps").create(
+        {"seq": int, **dict.fromkeys(texts.split(), str), "planned": int},
+        pk="seq",
+        not_null={"id", "name", "state", "created_at", "spec"},
+    )
+    db.table("sweeps").create_index(["id"], unique=True)
+    db.table("sweeps").create_index(["spec_digest", "code_digest"])
+    trials = db.table("trials")
+    trials.create(
+        {
+            **dict.fromkeys(("sweep", "point", "parameters", "job", "status", "note", "updated_at"), str),
+            **dict.fromkeys(("number", "rung"), int),
+        },
+        pk=("sweep", "point"),
+        not_null={"number", "parameters"},
+    )
+    trials.create_index(["sweep", "number"], unique=True)
+    trials.create_index(["job"])
+    metrics = db.table("metrics")
+    metrics.create(
+        {"seq": int, "job": str, "name": str, "attempt": int, "step": float, "value": float, "at": str},
+        pk="seq",
+        not_null={"job", "name"},
+    )
+    metrics.create_index(["job", "name", "seq"])
+    db.table("metric_offsets").create({"job": str, "offset": int}, pk="job")
+    db.execute("PRAGMA user_version=2")
+
+
+@MIGRATIONS(name="0003_schedules_and_promotions")
+def _schedules_and_promotions(db: Database) -> None:
+    texts = "id name state cron timezone added_at considered_until removed_at host spec file folder"
+    texts += " code_digest code pinned environ_file updated_at"
+    db.table("schedules").create(
+        {"seq": int, **dict.fromkeys(texts.split(), str)},
+        pk="seq",
+        not_null={"id", "name", "state", "cron", "timezone", "added_at", "spec"},
+    )
+    db.table("schedules").create_index(["id"], unique=True)
+    runs = db.table("runs")
+    runs.create(
+        {
+            "seq": int,
+            **dict.fromkeys(("schedule", "due", "outcome", "why", "fired_at", "job", "claimed_by", "updated_at"), str),
+            "manual": int,
+        },
+        pk="seq",
+        not_null={"schedule", "due", "outcome"},
+        defaults={"manual": 0},
+    )
+    runs.create_index(["schedule", "due", "manual"], unique=True)  # a due time fires once, whoever asks
+    runs.create_index(["job"])
+    texts = "target job host checkpoint path sha256 metric direction at decision why schedule pulled_to"
+    db.table("promotions").create(
+        {"seq": int, **dict.fromkeys(texts.split(), str), "value": float, "against": float, "current": int},
+        pk="seq",
+        not_null={"target", "at", "decision"},
+    )
+    db.table("promotions").create_index(["target", "seq"])
+    db.execute("PRAGMA user_version=3")

@@ -25,7 +25,7 @@ from jobrunner.ledger.rows import Writer
 APPLICATION_ID = 0x6A627231
 """Written into the file's header, so that a stranger's SQLite file is not taken for a ledger."""
 
-VERSION = 1
+VERSION = 3
 """`user_version` of a ledger on which every migration of schema.py has run."""
 
 

@@ -1,0 +1,172 @@
+"""Sweeps and their trials, as the ledger remembers them."""
+
+from __future__ import annotations
+
+import builtins
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from jobrunner.core.errors import NotFoundError, UsageError
+from jobrunner.ledger.records import dump, load
+from jobrunner.ledger.store import Store
+
+Json = Mapping[str, Any]
+_PLAIN = ("spec", "code", "client", "submitter")
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """A sweep. `state` is `staging` (its trials are being sent), `running`, `done` or `stopped`; `why` says why it
+    stopped. `spec` is the whole spec (`JobSpec.as_json`), `host` the only host it may use (`--host`), `file` and
+    `folder` where the spec and its code lie on this machine, `planned` how many trials it is to have in all."""
+
+    id: str
+    name: str
+    method: str
+    state: str
+    created_at: str
+    spec: Json
+    objective: str | None = None
+    planned: int | None = None
+    why: str | None = None
+    ended_at: str | None = None
+    host: str | None = None
+    file: str | None = None
+    folder: str | None = None
+    spec_digest: str | None = None
+    code_digest: str | None = None
+    code: Json | None = None
+    client: Json = field(default_factory=dict)
+    submitter: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a sweep. `job` is the job that runs it now (None: not sent yet), `point` the hash of `parameters`.
+
+    `status` is None, or what early stopping decided: `stopped`, `paused`, `promoted`; `rung` the rung it reached.
+    """
+
+    sweep: str
+    number: int
+    point: str
+    parameters: Mapping[str, str]
+    job: str | None = None
+    status: str | None = None
+    rung: int | None = None
+    note: Json = field(default_factory=dict)
+
+
+class Sweeps:
+    """The part of the ledger about sweeps. Every method raises LedgerError as `Ledger` does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, row: SweepRow) -> None:
+        """Remember a sweep before its first trial is sent; one that is known already is replaced."""
+        record = {**asdict(row), **{key: dump(getattr(row, key)) for key in _PLAIN}, "updated_at": row.created_at}
+        with self._store.write("noting a sweep in the ledger") as db:
+            db.execute("DELETE FROM sweeps WHERE id = ?", (row.id,))
+            db.insert("sweeps", [record])
+
+    def change(self, id_: str, at: str, **changes: Any) -> None:
+        """Change fields of a sweep."""
+        values = {key: dump(value) if key in _PLAIN else value for key, value in changes.items()}
+        unknown = set(values) - {item.name for item in fields(SweepRow)}
+        if unknown:
+            raise TypeError(f"a sweep has no {', '.join(sorted(unknown))}")
+        values["updated_at"] = at
+        with self._store.write() as db:
+            names = ", ".join(f"{name} = ?" for name in values)
+            db.execute(f"UPDATE sweeps SET {names} WHERE id = ?", (*values.values(), id_))
+
+    def get(self, id_: str) -> SweepRow:
+        """A sweep by its whole id. NotFoundError."""
+        found = self._rows("id = ?", (id_,))
+        if not found:
+            raise _unknown(id_)
+        return found[0]
+
+    def list(self) -> builtins.list[SweepRow]:
+        """Every sweep, newest first."""
+        return self._rows("1", ())
+
+    def same(self, spec_digest: str, code_digest: str | None) -> builtins.list[SweepRow]:
+        """Sweeps of this very spec and code that are still being sent (`staging`), oldest first."""
+        found = self._rows("spec_digest = ? AND code_digest IS ? AND state = 'staging'", (spec_digest, code_digest))
+        return found[::-1]
+
+    def resolve(self, word: str) -> str:
+        """The sweep that a person means by an id, its unique beginning, or a name (the newest of that name)."""
+        with self._store.read() as connection:
+            if connection.execute("SELECT 1 FROM sweeps WHERE id = ?", (word,)).fetchone():
+                return word
+            named = connection.execute("SELECT id FROM sweeps WHERE name = ? ORDER BY seq DESC", (word,)).fetchone()
+            if named:
+                return str(named[0])
+            found = connection.execute("SELECT id FROM sweeps WHERE substr(id, 1, ?) = ?", (len(word), word)).fetchall()
+        if len(found) > 1:
+            ids = ", ".join(str(row[0]) for row in found[:5])
+            raise UsageError(f"{word!r} begins the ids of several sweeps: {ids}", code="ambiguous_id")
+        if not found or not word:
+            raise _unknown(word)
+        return str(found[0][0])
+
+    def add_trials(self, trials: Iterable[Trial], at: str) -> int:
+        """Add points; those that the sweep has already stay as they are. Returns how many are new."""
+        with self._store.write("noting trials in the ledger") as db:
+            return sum(
+                db.execute(
+                    "INSERT OR IGNORE INTO trials (sweep, number, point, parameters, job, status, rung, note, updated_at)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (t.sweep, t.number, t.point, dump(t.parameters), t.job, t.status, t.rung, dump(t.note), at),
+                ).rowcount
+                for t in trials
+            )
+
+    def change_trial(self, sweep: str, point: str, at: str, **changes: Any) -> None:
+        """Change `job`, `status`, `rung` or `note` of a trial."""
+        unknown = set(changes) - {"job", "status", "rung", "note"}
+        if unknown:
+            raise TypeError(f"a trial cannot change its {', '.join(sorted(unknown))}")
+        values = {key: dump(value) if key == "note" else value for key, value in changes.items()}
+        values["updated_at"] = at
+        with self._store.write() as db:
+            names = ", ".join(f"{name} = ?" for name in values)
+            db.execute(f"UPDATE trials SET {names} WHERE sweep = ? AND point = ?", (*values.values(), sweep, point))
+
+    def trials(self, sweep: str) -> builtins.list[Trial]:
+        """A sweep's trials by number."""
+        return self._trials("sweep = ? ORDER BY number", (sweep,))
+
+    def trial_of(self, job: str) -> Trial | None:
+        """The trial that a job runs; None if it runs none (any more)."""
+        found = self._trials("job = ?", (job,))
+        return found[0] if found else None
+
+    def _rows(self, condition: str, values: Sequence[Any]) -> builtins.list[SweepRow]:
+        names = [item.name for item in fields(SweepRow)]
+        sql = f"SELECT {', '.join(names)} FROM sweeps WHERE {condition} ORDER BY seq DESC"
+        with self._store.read() as connection:
+            rows = connection.execute(sql, values).fetchall()
+        return [
+            SweepRow(**{name: load(row[name], None) if name in _PLAIN else row[name] for name in names}) for row in rows
+        ]
+
+    def _trials(self, condition: str, values: Sequence[Any]) -> builtins.list[Trial]:
+        sql = f"SELECT sweep, number, point, parameters, job, status, rung, note FROM trials WHERE {condition}"
+        with self._store.read() as connection:
+            return [_trial(row) for row in connection.execute(sql, values)]
+
+
+def _trial(row: sqlite3.Row) -> Trial:
+    return Trial(**{**dict(row), "parameters": load(row["parameters"], {}), "note": load(row["note"], {})})
+
+
+def _unknown(word: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no sweep {word!r}", code="no_such_sweep", remedy="`jobrunner sweep ls` shows those that there are."
+    )
