@@ -14,6 +14,10 @@ from jobrunner.ledger.store import Store
 
 Json = Mapping[str, Any]
 _PLAIN = ("spec", "code", "client", "submitter")
+_ADD_TRIAL = (
+    "INSERT OR IGNORE INTO trials (sweep, number, point, parameters, job, status, rung, note, updated_at)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,7 @@ class Sweeps:
     def add_trials(self, trials: Iterable[Trial], at: str) -> int:
         """Add points; those that the sweep has already stay as they are. Returns how many are new."""
         with self._store.write("noting trials in the ledger") as db:
-            return sum(
-                db.execute(
-                    "INSERT OR IGNORE INTO trials (sweep, number, point, parameters, job, status, rung, note, updated_at)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (t.sweep, t.number, t.point, dump(t.parameters), t.job, t.status, t.rung, dump(t.note), at),
-                ).rowcount
-                for t in trials
-            )
+            return sum(db.execute(_ADD_TRIAL, _stored(trial, at)).rowcount for trial in trials)
 
     def change_trial(self, sweep: str, point: str, at: str, **changes: Any) -> None:
         """Change `job`, `status`, `rung` or `note` of a trial."""
@@ -160,6 +157,11 @@ class Sweeps:
         sql = f"SELECT sweep, number, point, parameters, job, status, rung, note FROM trials WHERE {condition}"
         with self._store.read() as connection:
             return [_trial(row) for row in connection.execute(sql, values)]
+
+
+def _stored(trial: Trial, at: str) -> tuple[Any, ...]:
+    plain = (trial.sweep, trial.number, trial.point, dump(trial.parameters), trial.job, trial.status, trial.rung)
+    return (*plain, dump(trial.note), at)
 
 
 def _trial(row: sqlite3.Row) -> Trial:
