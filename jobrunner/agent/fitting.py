@@ -15,7 +15,7 @@ def warn_of_never(layout, entries):
     """Note in the timelines of new jobs (their queue entries) that they can never start here."""
     entries = [entry for entry in entries if entry["cards"]]
     known = {device: known_cards(layout, device) for device in {entry["device"] for entry in entries}}
-    facts = order.Situation(entries, cards=known, choose=situation.choose)
+    facts = order.Situation(entries, cards=known, choose=situation.choose, refuse=situation.refuse)
     for entry in entries:
         code, text = order.impossible(facts, entry) or (None, None)
         if code == "never":

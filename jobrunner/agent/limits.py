@@ -5,6 +5,11 @@ from . import clock
 SET_BACK_S = 60.0  # a clock that was set back by less makes a back-off so much longer at most
 
 
+def counted(number, noun):
+    """`1 card`, `2 cards`."""
+    return "{} {}{}".format(number, noun, "" if number == 1 else "s")
+
+
 def default_cpu_jobs(cores):
     """How many jobs without cards run at once where the hosts file does not say."""
     return max(1, (cores or 1) // 4)
@@ -59,16 +64,18 @@ def of_hosts_file(entry, situation):
         most = limits.get("cpu_jobs") or default_cpu_jobs(situation.cores)
         count = sum(1 for job in situation.running if not job["cards"])
         if count >= most:
-            return "cpu_jobs", "{} jobs without cards run here, and {} at once are allowed".format(count, most)
+            return "cpu_jobs", "{} without cards {} here, and at most {} at once {} allowed".format(
+                counted(count, "job"), "runs" if count == 1 else "run", most, "is" if most == 1 else "are"
+            )
         return None
     most = limits.get("max_cards")
     mine = sum(len(job["cards"]) for job in situation.running if job["cards"])
     if most is not None and entry["cards"] > most:
-        return "max_cards", "this job wants {} cards and `max_cards` is {}: it can never start here".format(
-            entry["cards"], most
+        return "max_cards", "this job wants {} and `max_cards` is {}: it can never start here".format(
+            counted(entry["cards"], "card"), most
         )
     if most is not None and mine + entry["cards"] > most:
-        return "max_cards", "I hold {} cards, this job wants {}, and `max_cards` is {}".format(
-            mine, entry["cards"], most
+        return "max_cards", "I hold {}, this job wants {}, and `max_cards` is {}".format(
+            counted(mine, "card"), entry["cards"], most
         )
     return None

@@ -5,7 +5,7 @@ Between users: fewest card-seconds lately, then age. Among one's own: priority, 
 could start. docs/sharing.md says it in words.
 """
 
-from .limits import allowed, default_cpu_jobs, dependency, not_ready, of_hosts_file  # noqa: F401 - part of this page
+from .limits import allowed, counted, default_cpu_jobs, dependency, not_ready, of_hosts_file  # noqa: F401 - part of this page
 
 WIDE_AFTER_S = 600.0
 NEVER = float("inf")
@@ -21,7 +21,9 @@ def own_order(entries):
 def any_cards(_device, free, count, _cards):
     """Where nothing is known about links: the lowest numbers. `(indexes, None)` or `(None, reason)`."""
     if len(free) < count:
-        return None, "{} cards are asked for and {} are free".format(count, len(free))
+        return None, "{} {} asked for and {} {} free".format(
+            counted(count, "card"), "is" if count == 1 else "are", len(free), "is" if len(free) == 1 else "are"
+        )
     return sorted(free)[:count], None
 
 
@@ -39,6 +41,7 @@ class Situation:
     cards     `{device: [{index, model, board, broken}]}`: all that the host has; a device that is missing is unknown
     wide_after_s  so long a job has waited when it begins to keep cards, where its `limits` say nothing else
     choose    `(device, free, count, cards) -> (indexes, None) or (None, reason)`: which cards belong together
+    refuse    `(device, indexes, cards) -> reason or None`: why cards that a spec names can never work together
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Situation:
         cards=None,
         choose=None,
         wide_after_s=WIDE_AFTER_S,
+        refuse=None,
     ):
         self.waiting = waiting
         self.others = list(others)
@@ -65,6 +69,7 @@ class Situation:
         self.ends = list(ends)
         self.cards = cards or {}
         self.choose = choose or any_cards
+        self.refuse = refuse or (lambda device, indexes, cards: None)
         self.wide_after_s = wide_after_s
         self.misfits = {}  # what `impossible` found, as many jobs ask for the same
 
@@ -75,7 +80,8 @@ class Situation:
         if entry.get("card_ids"):
             missing = sorted(set(entry["card_ids"]) - set(cards))
             if not missing:
-                return sorted(entry["card_ids"]), None
+                against = self.refuse(entry["device"], entry["card_ids"], self.cards.get(entry["device"]) or [])
+                return (None, against) if against else (sorted(entry["card_ids"]), None)
             return None, "it wants just the cards {}, and not free {} {}".format(
                 numbers(entry["card_ids"]), "is" if len(missing) == 1 else "are", numbers(missing)
             )
@@ -210,10 +216,12 @@ def _misfit(situation, entry, cards):
         return None
     if entry.get("card_ids"):
         missing = sorted(set(entry["card_ids"]) - usable)
+        if not missing:
+            return situation.pick(entry, usable)[1]
         return "it wants just the cards {}, and may not have {}".format(numbers(entry["card_ids"]), numbers(missing))
     if len(usable) < entry["cards"]:
         limited = " that it may have" if len(usable) < len(cards) else ""
-        return "it wants {} cards and this host has {}{}".format(entry["cards"], len(usable), limited)
+        return "it wants {} and this host has {}{}".format(counted(entry["cards"], "card"), len(usable), limited)
     return situation.pick(entry, usable)[1]
 
 
@@ -253,17 +261,19 @@ def _too_few(situation, entry, kept, decision, text):
         whose = (
             "a colleague's job (uid {})".format(numbers(decision.keeps_for)) if decision.keeps_for else "a job of mine"
         )
-        return "wide", "{} free cards are kept for {} that has waited longer and needs more".format(held, whose)
+        return "wide", "{} {} kept for {} that has waited longer and needs more".format(
+            counted(held, "free card"), "is" if held == 1 else "are", whose
+        )
     if would is not None:
         return "colleague", "a colleague (uid {}) who used fewer card-hours lately comes first".format(
             numbers(decision.yields_to)
         )
     if len(free) >= entry["cards"] and linked:
-        return "interconnect", "{} cards that it may have are free, but no set that works together: {}".format(
+        return "interconnect", "{} of the cards that it may have are free, but no set that works together: {}".format(
             len(free), linked
         )
     return "cards", "it wants {}{}, and of those that it may have {} {} free{}".format(
-        "{} card{}".format(entry["cards"], "" if entry["cards"] == 1 else "s"),
+        counted(entry["cards"], "card"),
         " ({})".format(numbers(entry["card_ids"])) if entry.get("card_ids") else "",
         len(free),
         "is" if len(free) == 1 else "are",

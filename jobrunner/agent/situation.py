@@ -127,6 +127,13 @@ def choose(device, free, count, cards):
     return order.any_cards(device, free, count, cards)
 
 
+def refuse(device, indexes, cards):
+    """`order.Situation.refuse`: why cards that a spec names cannot work together, as their kind knows; else None."""
+    from .accelerators import KINDS
+
+    return KINDS[device].refusal(indexes, cards) if device in KINDS and cards else None
+
+
 def gather(layout, entries, free, running, passed=(), now=None, cards=None, values=None, always=False):
     """`(Situation, why of the unready)` for entries of the queue, the free cards by device, and all cards by device.
 
@@ -147,5 +154,6 @@ def gather(layout, entries, free, running, passed=(), now=None, cards=None, valu
         cards,
         choose,
         (values or settings.DEFAULTS)["wide_after_s"],
+        refuse,
     )
     return situation, why

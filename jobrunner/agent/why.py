@@ -124,7 +124,9 @@ def explained(facts, entry):
 def _before(facts, entry):
     mine = [other["id"] for other in facts.waiting]
     place = mine.index(entry["id"]) if entry["id"] in mine else 0
-    return "{} of my jobs stand before it in the queue".format(place) if place else "no job of mine stands before it"
+    if not place:
+        return "no job of mine stands before it"
+    return "{} of my jobs {} before it in the queue".format(place, "stands" if place == 1 else "stand")
 
 
 SHOWN = 5
@@ -136,7 +138,8 @@ def queue_findings(facts, entry, user_name=str):
     place = next((n for n, (uid, other) in enumerate(everybody) if uid is None and other["id"] == entry["id"]), None)
     if place is None:
         return []
-    text = "it is number {} of {} that wait for {} cards here".format(place + 1, len(everybody), entry["device"])
+    waits = "waits" if len(everybody) == 1 else "wait"
+    text = "it is number {} of {} that {} for {} cards here".format(place + 1, len(everybody), waits, entry["device"])
     return [finding("place", text, "; ".join(_stands_before(everybody[:place], user_name)))]
 
 
@@ -146,8 +149,7 @@ def _stands_before(before, user_name):
         job = other.get("id") or other.get("job")
         who = "my job {}".format(job) if uid is None else "{}'s job {}".format(user_name(uid), job)
         name = " ({})".format(other["name"]) if other.get("name") not in (None, job) else ""
-        many = "{} card{}".format(other["cards"], "" if other["cards"] == 1 else "s")
-        words.append("{}{}: {} since {}".format(who, name, many, other.get("since")))
+        words.append("{}{}: {} since {}".format(who, name, order.counted(other["cards"], "card"), other.get("since")))
     return words + (["and {} more".format(len(before) - SHOWN)] if len(before) > SHOWN else [])
 
 

@@ -35,6 +35,29 @@ def test_910a_rings_follow_the_board_numbers_in_a_container():
     cards = host("910A", 4, boards=[2, 3, 4, 5])
     assert choose("npu", [0, 1, 2, 3], 2, cards) == [0, 1]
     assert "no group" in choose("npu", [1, 2], 2, cards)
+    assert "no group" in choose("npu", [0, 1, 2, 3], 4, cards), "all that the container shows are of two rings"
+    assert "no group" in choose("npu", [0, 1], 2, host("910A", 2, boards=[3, 4]))
+    assert choose("npu", [0, 1], 2, host("910A", 2, boards=[6, 7])) == [0, 1]
+
+
+@pytest.mark.parametrize(("wanted", "model", "count", "words"), [
+    ([3, 4], "910A", 8, "cards 3, 4 are not in one linked group of 4 910A cards"),
+    ([0, 4], "Ascend 910A", 8, "cards 0, 4 are not in one"), ([0, 1, 2], "910ProB", 8, "1, 2, 4, 8"),
+    ([3, 1], "910A", 8, None), ([5], "910A", 8, None), ([*range(8)], "910A", 8, None),
+    ([7, 8], "910B2C", 16, "cards 7, 8 are not in one linked group of 8 910B2C cards"),
+    ([*range(9)], "910B2C", 16, "not in one linked group"), ([8, 15, 9], "910B2C", 16, None),
+    ([*range(16)], "910B2C", 16, None), ([3, 4, 7], "910B3", 8, None), ([1, 2], "310P3", 8, None),
+    ([0, 99], "910A", 8, None),
+])  # fmt: skip
+def test_cards_that_a_spec_names_keep_to_the_links(wanted, model, count, words):
+    reason = KINDS["npu"].refusal(wanted, host(model, count))
+    assert reason is None if words is None else words in reason
+
+
+def test_cards_of_two_models_that_a_spec_names():
+    mixed = [{"index": i, "model": "910A" if i < 4 else "910B3", "board": i} for i in range(8)]
+    assert "different models (910A, 910B3)" in KINDS["npu"].refusal([0, 5], mixed)
+    assert KINDS["mlu"].refusal([1, 2], [dict(card, model="MLU370-X8") for card in mixed]) is None, "only preferred"
 
 
 def test_910b_with_sixteen_cards_has_two_groups_of_eight():
@@ -95,7 +118,7 @@ def test_cards_of_two_models_are_not_mixed():
 def test_too_few():
     cards = host("910B3", 8)
     assert choose("npu", [], 0, cards) == []
-    assert "1 are free" in choose("npu", [3], 2, cards)
+    assert "2 cards are asked for and 1 is free" in choose("npu", [3], 2, cards)
     assert "the host has 8" in choose("npu", range(8), 9, cards)
     assert "0 are free" in choose("npu", [17], 1, cards), "a card that the host has not is not free"
 

@@ -21,7 +21,8 @@ def entry(job_id: str, count: int = 1, **more: Any) -> dict[str, Any]:
 
 def made(waiting: list[dict[str, Any]], free: Any, known: list[dict[str, Any]], **more: Any) -> order.Situation:
     return order.Situation(
-        order.own_order(waiting), free={"npu": set(free)}, cards={"npu": known}, choose=situation.choose, **more
+        order.own_order(waiting), free={"npu": set(free)}, cards={"npu": known}, choose=situation.choose,
+        refuse=situation.refuse, **more
     )
 
 
@@ -39,7 +40,7 @@ def test_only_linked_sets_are_given_and_the_next_job_passes() -> None:
     assert (start, chosen) == ("b", [0, 1])
     assert why["a"] == (
         "interconnect",
-        "5 cards that it may have are free, but no set that works together: 4 linked cards are asked for; "
+        "5 of the cards that it may have are free, but no set that works together: 4 linked cards are asked for; "
         "no group of 4 cards has so many free",
     )
     assert decided([entry("a", 4)], [0, 1, 2, 3, 5], cards("910A", 8))[1] == [0, 1, 2, 3]
@@ -59,6 +60,10 @@ def test_only_linked_sets_are_given_and_the_next_job_passes() -> None:
             "may not have 3",
         ),
         (entry("a", 2, limits={"only_cards": [3, 4]}), cards("910A", 8), "never", "no group of 4 cards"),
+        (entry("a", 2, card_ids=[3, 4]), cards("910A", 8), "never", "cards 3, 4 are not in one linked group of 4 910A"),
+        (entry("a", 3, card_ids=[0, 1, 2]), cards("910A", 8), "never", "takes 1, 2, 4, 8 cards, not 3"),
+        (entry("a", 2, card_ids=[7, 8]), cards("910B2C", 16), "never", "cards 7, 8 are not in one linked group of 8"),
+        (entry("a", 9, card_ids=[*range(9)]), cards("910B2C", 16), "never", "not in one linked group of 8"),
         (entry("a", 8), cards("910B3", 8, broken=(5,)), "broken", "has 7, while card 5 cannot be given out"),
         (entry("a", 2, limits={"max_cards": 1}), cards("910B3", 8), "max_cards", "it can never start here"),
     ],

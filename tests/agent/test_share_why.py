@@ -45,7 +45,8 @@ def found(
 ) -> list[dict[str, Any]]:
     free, known = cardview.summary(text)
     facts = order.Situation(
-        order.own_order([*waiting, job]), free={"npu": free}, cards={"npu": known}, choose=situation.choose, **more
+        order.own_order([*waiting, job]), free={"npu": free}, cards={"npu": known}, choose=situation.choose,
+        refuse=situation.refuse, **more
     )
     return why.findings(job, facts, {}, text, {7: "bob"}.get)
 
@@ -69,7 +70,7 @@ def test_a_sentence_for_each_card() -> None:
     findings = found(entry("a", 2), text)
     assert pairs(findings) == [
         ("cards", "it wants 2 cards, and of those that it may have 1 is free"),
-        ("place", "it is number 1 of 1 that wait for npu cards here"),
+        ("place", "it is number 1 of 1 that waits for npu cards here"),
         ("card", "card 0: leased by ann for job amine0001 (mine) since 2026-12-01T09:10:00.000000Z"),
         ("card", "card 1: leased by bob for job abob00001 (train) since 2026-12-01T09:00:00.000000Z"),
         ("foreign", "card 2: in use: cid runs python (pid 9 900 MB)"),
@@ -109,6 +110,7 @@ OLD = (entry("a", 8, waited_s=601),)
         ("interconnect", "no group of 4 cards has so many", entry("a", 2), leased(1, 2, 3, 4, 5, 6), {}),
         ("never", "takes 1, 2, 4, 8 cards, not 3", entry("a", 3), IDLE, {}),
         ("never", "may not have 9", entry("a", 1, card_ids=[9]), IDLE, {}),
+        ("never", "cards 3, 4 are not in one linked group of 4 910A cards", entry("a", 2, card_ids=[3, 4]), IDLE, {}),
         ("broken", "while card 1 cannot be given out", entry("a", 8), ALARM, {}),
         ("max_cards", "I hold 2 cards, this job wants 1, and", LIMITED, IDLE, {"running": RUNS}),
         ("colleague", "a colleague (uid 7) who used", entry("a"), IDLE, {"usage": 9.0, "others": OTHERS}),
@@ -133,7 +135,7 @@ def test_jobs_without_cards_hear_of_no_cards() -> None:
     job = {"id": "a", "cards": 0, "device": "cpu", "waited_s": 1.0}
     facts = order.Situation([job], running=CPU, cores=4)
     assert pairs(why.findings(job, facts, {}, None)) == [
-        ("cpu_jobs", "1 jobs without cards run here, and 1 at once are allowed")
+        ("cpu_jobs", "1 job without cards runs here, and at most 1 at once is allowed")
     ]
 
 

@@ -156,6 +156,12 @@ class Kind:
 
         return choose(self.links, free, count, all_cards)
 
+    def refusal(self, indexes, all_cards):
+        """Why just these cards, which a spec names, can never work together; None if nothing is known against it."""
+        from .links import refusal
+
+        return refusal(self.links, indexes, all_cards)
+
 
 def bare_model(model):
     """A model's name without the vendor's: `Ascend 910B3` and `910B3` are the same; the bare `Ascend910` stays."""

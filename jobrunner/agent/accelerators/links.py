@@ -12,7 +12,8 @@ class Links:
 
     levels   `(by, size)`, widest first; by is "board" or "index"
     counts   the only numbers of cards that work; None: any
-    strict   a job that fits into a group of the first level must lie inside one, a larger one takes the whole host
+    strict   a job that fits into a group of the first level must lie inside one, a larger one takes the whole host;
+             that holds for cards that a spec names, too (`refusal`)
     prefer   `{count: (how many free cards the group should have, best first)}` for the first level
     """
 
@@ -38,9 +39,9 @@ def choose(links, free, count, all_cards):
     if count <= 0:
         return [], None
     if count > len(known):
-        return None, "{} cards are asked for and the host has {}".format(count, len(known))
+        return None, "{} asked for and the host has {}".format(_are(count), len(known))
     if count > len(free):
-        return None, "{} cards are asked for and {} are free".format(count, len(free))
+        return None, "{} asked for and {} free".format(_are(count), _are(len(free), ""))
     reasons = []
     for model in sorted({known[index]["model"] or "" for index in free}):
         same = [index for index in free if (known[index]["model"] or "") == model]
@@ -54,23 +55,70 @@ def choose(links, free, count, all_cards):
     return None, reasons[0]
 
 
+def refusal(links, indexes, all_cards):
+    """Why just these cards cannot work together in one job; None if nothing is known against it.
+
+    indexes: cards that somebody names. A rule that is only a preference (boards, neighbours) forbids nothing.
+    """
+    known = {card["index"]: card for card in all_cards}
+    wanted = sorted({index for index in indexes if index in known})
+    models = sorted({known[index]["model"] or "" for index in wanted})
+    rules = [next((rule for rule in links if rule.covers(model)), ANY) for model in models]
+    if len(wanted) < 2 or not any(rule.strict for rule in rules):
+        return None
+    if len(models) > 1:
+        return "cards {} are of different models ({}), which have no common link".format(
+            _listed(wanted), ", ".join(model or "unknown" for model in models)
+        )
+    found, reason = _of_one_model(rules[0], wanted, len(wanted), known, models[0])
+    if found is not None:
+        return None
+    return reason if _wrong_number(rules[0], len(wanted), models[0]) else (
+        "cards {} are not in one linked group of {} {} cards".format(_listed(wanted), rules[0].levels[0][1], models[0])
+    )
+
+
+def _listed(indexes):
+    return ", ".join(str(index) for index in indexes)
+
+
+def _wrong_number(rule, count, model):
+    """Why no set of so many cards works on any host of that model, or None."""
+    if rule.counts is None or count in rule.counts:
+        return None
+    listed = _listed(sorted(rule.counts))
+    return "a job on {} takes {} cards, not {}: others have no common link".format(model, listed, count)
+
+
 def _of_one_model(rule, free, count, known, model):
     whole = count == len(known)
-    if rule.counts is not None and count not in rule.counts:
-        numbers = ", ".join(str(number) for number in sorted(rule.counts))
-        return None, "a job on {} takes {} cards, not {}: others have no common link".format(model, numbers, count)
+    wrong = _wrong_number(rule, count, model)
+    if wrong:
+        return None, wrong
     if count > len(free):
-        return None, "{} cards of model {} are asked for and {} are free".format(count, model or "unknown", len(free))
-    if whole or not rule.levels:
+        return None, "{} of model {} asked for and {} free".format(
+            _are(count), model or "unknown", _are(len(free), "")
+        )
+    if not rule.levels:
         return free[:count], None
     if rule.strict:
         size = rule.levels[0][1]
         groups = _groups(rule.levels[0], free, known)
-        if count > size:
+        if count > size and not whole:
             return None, "more than {} linked {} cards: only all {} of the host".format(size, model, len(known))
-        if not any(len(group) >= count for group in groups):
-            return None, "{} linked cards are asked for; no group of {} cards has so many free".format(count, size)
+        # Also where these are all that a container shows: they may be of two rings.
+        if count <= size and not any(len(group) >= count for group in groups):
+            return None, "{} linked {} asked for; no group of {} cards has so many free".format(
+                count, "card is" if count == 1 else "cards are", size
+            )
+    if whole:
+        return free[:count], None
     return sorted(_pick(rule.levels, free, count, known, rule.prefer)), None
+
+
+def _are(count, noun=" card"):
+    """`1 card is`, `2 cards are`; with an empty noun `1 is`, `2 are`."""
+    return "{}{} {}".format(count, noun + "s" if noun and count != 1 else noun, "is" if count == 1 else "are")
 
 
 def _groups(level, free, known):
