@@ -85,6 +85,14 @@ def _want_text(value: Any, what: str) -> str:
     return refuse(f"found {found(value)} where {what} is wanted{hint}")
 
 
+def _want_pattern(value: Any, what: str, pattern: str, otherwise: str) -> str:
+    """A text that the pattern fits; `otherwise` is the refusal, where {0!r} is the text and {1} says what was found."""
+    text = _want_text(value, what)
+    if not re.search(pattern, text):
+        refuse(otherwise.format(text, found(text)))
+    return text
+
+
 def check_name(value: Any) -> str:
     """A job's name: any printable text of 1 to 200 characters, without blanks at its ends."""
     text = _want_text(value, "a name")
@@ -99,26 +107,20 @@ def check_name(value: Any) -> str:
 
 def check_alias(value: Any) -> str:
     """A host's name, as the SSH configuration and the hosts file know it."""
-    text = _want_text(value, "a host's name")
-    if not re.search(ALIAS_PATTERN, text):
-        refuse(f"{text!r} cannot be a host's name: no blanks, slashes or commas, and no '-' at its beginning")
-    return text
+    otherwise = "{0!r} cannot be a host's name: no blanks, slashes or commas, and no '-' at its beginning"
+    return _want_pattern(value, "a host's name", ALIAS_PATTERN, otherwise)
 
 
 def check_tag(value: Any) -> str:
     """A tag of a host: one word."""
-    text = _want_text(value, "a tag")
-    if not re.search(ALIAS_PATTERN, text):
-        refuse(f"{text!r} cannot be a tag: it must be one word")
-    return text
+    otherwise = "{0!r} cannot be a tag: it must be one word"
+    return _want_pattern(value, "a tag", ALIAS_PATTERN, otherwise)
 
 
 def check_env_name(value: Any) -> str:
     """The name of an environment variable."""
-    text = _want_text(value, "the name of a variable")
-    if not re.search(ENV_PATTERN, text):
-        refuse(f"{text!r} cannot be the name of a variable: letters, digits and _ only, and no digit first")
-    return text
+    otherwise = "{0!r} cannot be the name of a variable: letters, digits and _ only, and no digit first"
+    return _want_pattern(value, "the name of a variable", ENV_PATTERN, otherwise)
 
 
 def check_free_env_name(value: Any) -> str:
@@ -218,18 +220,14 @@ def check_regex(value: Any) -> str:
 
 def check_metric(value: Any) -> str:
     """The name of a metric."""
-    text = _want_text(value, "the name of a metric")
-    if not re.search(METRIC_PATTERN, text):
-        refuse(f"{text!r} cannot be the name of a metric: a letter first, then letters, digits and _ . / -")
-    return text
+    otherwise = "{0!r} cannot be the name of a metric: a letter first, then letters, digits and _ . / -"
+    return _want_pattern(value, "the name of a metric", METRIC_PATTERN, otherwise)
 
 
 def check_objective(value: Any) -> str:
     """`METRIC min` or `METRIC max`."""
-    text = _want_text(value, "a metric and its direction")
-    if not re.search(OBJECTIVE_PATTERN, text):
-        refuse(f"found {found(text)}; write a metric and its direction, such as `val_loss min` or `accuracy max`")
-    return text
+    otherwise = "found {1}; write a metric and its direction, such as `val_loss min` or `accuracy max`"
+    return _want_pattern(value, "a metric and its direction", OBJECTIVE_PATTERN, otherwise)
 
 
 def check_command(value: Any) -> str | tuple[str, ...]:
