@@ -21,7 +21,7 @@ venv:
 	@sh scripts/bootstrap.sh demo
 
 dev:
-	@sh scripts/bootstrap.sh dev,demo
+	@sh scripts/bootstrap.sh dev,demo,sweep
 
 # The demo's host, ledger and checkpoints lie in .demo: nothing of your own is read or changed.
 demo: venv

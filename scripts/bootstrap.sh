@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make .venv with jobrunner and the extras named (default: demo), or leave it alone if nothing changed.
 #
-#   scripts/bootstrap.sh [demo | dev,demo]
+#   scripts/bootstrap.sh [demo | dev,demo,sweep]
 #
 # PYTHON names the interpreter to use; otherwise the first one that is 3.10 or newer. Copes with a Python that lacks
 # venv or pip. Versions come from constraints.txt; where packages come from is pip's own configuration.
@@ -107,7 +107,7 @@ usable() {
 version() { "$1" -c 'import sys; print(sys.version)'; }
 
 inputs="$(pwd) $(cat pyproject.toml constraints.txt setup.py | cksum)"
-for have in "$extras" dev,demo; do   # the larger set will do for the smaller
+for have in "$extras" dev,demo,sweep; do   # the larger set will do for the smaller
     if [ "$(cat "$venv/stamp-$have" 2>/dev/null)" = "$inputs" ] && usable; then exit 0; fi
 done
 if usable; then
