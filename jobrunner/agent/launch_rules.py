@@ -5,6 +5,7 @@ cards the words as they are would take (None: the job's own).
 """
 
 from .launch_words import Options
+from .limits import counted
 
 _DEEPSPEED_FLAGS = (
     "--module", "--no_python", "--no_local_rank", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid",
@@ -128,7 +129,9 @@ def torchrun(words, start, cards, port, facts):
             )
         )
     elif cards and count is not None and count < len(cards):
-        found.notes.append("torchrun starts {} process(es) for {} cards".format(count, len(cards)))
+        found.notes.append(
+            "torchrun starts {} for {}".format(counted(count, "process", "processes"), counted(len(cards), "card"))
+        )
     alone = options.get("--nnodes") in (None, "1", "1:1")
     if not alone or options.has("--standalone", "--rdzv_endpoint") or not port:
         return found

@@ -5,9 +5,9 @@ from . import clock
 SET_BACK_S = 60.0  # a clock that was set back by less makes a back-off so much longer at most
 
 
-def counted(number, noun):
-    """`1 card`, `2 cards`."""
-    return "{} {}{}".format(number, noun, "" if number == 1 else "s")
+def counted(number, noun, many=None):
+    """`1 card`, `2 cards`; `many` where the plural is not the noun and an s."""
+    return "{} {}".format(number, noun if number == 1 else many or noun + "s")
 
 
 def default_cpu_jobs(cores):
@@ -30,16 +30,39 @@ def dependency(entry, states):
     return True, False, ""
 
 
-def not_ready(entry, now_stamp, states, drained):
-    """`(code, text)` why a queued job is not even considered, or None. Stamps compare as text."""
+def not_ready(entry, now_stamp, states, drained, steady=None):
+    """`(code, text)` why a queued job is not even considered, or None. Stamps compare as text.
+
+    `steady` is `clock.steady()`; without it a back-off goes by the clock that may be set.
+    """
     if drained:
         return "drained", "the host is drained: none of my jobs starts there"
     if entry.get("hold"):
         return "hold", "it is held"
-    if entry.get("not_before") and entry["not_before"] > now_stamp and not _set_back(entry, now_stamp):
+    if backing_off(entry, now_stamp, steady):
         return "backoff", "it waits until {} before the next attempt".format(entry["not_before"])
     met, _, text = dependency(entry, states)
     return None if met else ("after", text)
+
+
+def steady_left(entry, steady):
+    """Seconds of a back-off that are left by the clock that nobody can set; None where only the other one is known."""
+    try:
+        boot, ready, delay = entry["steady"]
+        left = ready - steady[1]
+        return left if boot and boot == steady[0] and left <= delay else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def backing_off(entry, now_stamp, steady=None):
+    """True while a queued job waits for its next attempt."""
+    if not entry.get("not_before"):
+        return False
+    left = steady_left(entry, steady)
+    if left is not None:
+        return left > 0
+    return entry["not_before"] > now_stamp and not _set_back(entry, now_stamp)
 
 
 def _set_back(entry, now_stamp):

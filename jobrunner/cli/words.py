@@ -7,6 +7,7 @@ import unicodedata
 from datetime import datetime, timezone
 from typing import Any
 
+from jobrunner.core import amounts
 from jobrunner.core.durations import nearest_duration, parse_duration
 from jobrunner.core.errors import UsageError
 
@@ -123,14 +124,7 @@ def with_local_times(text: str) -> str:
 
 def size(count: float | int | None) -> str:
     """Bytes in powers of 1,024: `512 B`, `3.4 MB`; `-` if unknown."""
-    if count is None:
-        return "-"
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TB"
+    return "-" if count is None else amounts.size(count)
 
 
 def numbers(cards: Any) -> str:

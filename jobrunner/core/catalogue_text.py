@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jobrunner.core.amounts import size
 from jobrunner.core.catalogue import Catalogue, Entry, filled, in_language
 from jobrunner.core.catalogue_match import Diagnosis, Hit
 from jobrunner.core.ranks import Failure
@@ -136,13 +137,3 @@ def disk_lines(disks: Iterable[Mapping[str, Any]], lang: str) -> list[str]:
             line = said("disk", lang, mount=disk.get("mount", "?"), free=size(free), total=size(total))
             short.append((free, line + (said("inodes", lang) if inodes else "")))
     return [line for _, line in sorted(short)]
-
-
-def size(count: int) -> str:
-    """Bytes in powers of 1,024, exact below one kB."""
-    amount = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TB"

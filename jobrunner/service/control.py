@@ -87,7 +87,7 @@ def _cancel_sending(session: Session, ids: list[str], found: Reconciled) -> None
 def _survivors(rows: list[JobRow], left: dict[str, list[dict[str, Any]]]) -> list[JobrunnerError]:
     return [
         HostError(
-            f"{row.id}: {len(left[row.id])} processes would not end on {row.host}: "
+            f"{row.id}: {len(left[row.id])} of its processes would not end on {row.host}: "
             + ", ".join(str(item.get("pid")) for item in left[row.id]),
             host=row.host or "",
             code="left_running",

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from jobrunner.core import amounts
 from jobrunner.core.errors import UsageError
 from jobrunner.upload.gitrepo import GitState
 from jobrunner.upload.hashing import HashCache, hash_files
 
-LARGE_BYTES = 1_000_000_000
+LARGE_BYTES = 2**30
 LARGE_FILES = 50_000
 
 
@@ -173,10 +174,4 @@ def _share(weight: Sequence[int]) -> float:
 
 def _amount(files: int, octets: int) -> str:
     """`12 files, 3.4 GB`."""
-    number, unit = float(octets), "bytes"
-    for bigger in ("kB", "MB", "GB", "TB"):
-        if number < 1000:
-            break
-        number, unit = number / 1000, bigger
-    shown = f"{number:.{0 if unit == 'bytes' else 2}f}"
-    return f"{files:,} file{'' if files == 1 else 's'}, {shown} {unit}"
+    return f"{files:,} file{'' if files == 1 else 's'}, {amounts.size(octets)}"

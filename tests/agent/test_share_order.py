@@ -21,8 +21,12 @@ def entry(job_id: str, count: int = 1, **more: Any) -> dict[str, Any]:
 
 def made(waiting: list[dict[str, Any]], free: Any, known: list[dict[str, Any]], **more: Any) -> order.Situation:
     return order.Situation(
-        order.own_order(waiting), free={"npu": set(free)}, cards={"npu": known}, choose=situation.choose,
-        refuse=situation.refuse, **more
+        order.own_order(waiting),
+        free={"npu": set(free)},
+        cards={"npu": known},
+        choose=situation.choose,
+        refuse=situation.refuse,
+        **more,
     )
 
 

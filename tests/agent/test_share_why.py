@@ -45,8 +45,12 @@ def found(
 ) -> list[dict[str, Any]]:
     free, known = cardview.summary(text)
     facts = order.Situation(
-        order.own_order([*waiting, job]), free={"npu": free}, cards={"npu": known}, choose=situation.choose,
-        refuse=situation.refuse, **more
+        order.own_order([*waiting, job]),
+        free={"npu": free},
+        cards={"npu": known},
+        choose=situation.choose,
+        refuse=situation.refuse,
+        **more,
     )
     return why.findings(job, facts, {}, text, {7: "bob"}.get)
 

@@ -85,9 +85,9 @@ STORAGE = [
     bad("storage", "dmesg", stops=True, probe__storage={"ok": False, "errno": "EIO", "text": "Input/output error"}),
     bad("storage", "overloaded", probe__storage__seconds=9.0),
     bad("disk", "gc npu-a", stops=True, probe__disk__free_bytes=10**8),
-    bad("disk", "3.0 GB free", probe__disk__free_bytes=3 * 10**9),
+    bad("disk", "3.0 GB free", probe__disk__free_bytes=3 * 2**30),
     bad("inodes", "12 files", stops=True, probe__disk__files_free=12),
-    bad("inodes", "9000 files", probe__disk__files_free=9000),
+    bad("inodes", "9,000 files", probe__disk__files_free=9000),
     good("inodes", "without a limit", probe__disk__files_free=None),
     bad("quota", "larger quota", stops=True, probe__quota__rows=[
         {"filesystem": "/dev/sda1", "blocks": [100, 90, 100], "files": [1, 0, 0], "over": True}]),
@@ -117,7 +117,7 @@ STORAGE = [
 
 KERNEL = [
     bad("memory", "killed at once", stops=True, probe__memory__available_bytes=10**8),
-    bad("memory", "1.0 GB", probe__memory__available_bytes=10**9),
+    bad("memory", "1.0 GB", probe__memory__available_bytes=2**30),
     bad("memory", "by the control group", probe__memory__group_limit_bytes=2 * GIB,
         probe__memory__group_free_bytes=GIB),
     unsure("memory", "does not tell", probe__memory__available_bytes=None),
@@ -156,7 +156,7 @@ KERNEL = [
     good("network", "offline is said", probe__network__default_route=False, probe__network__offline=["HF_HUB_OFFLINE"]),
     good("network", "HF_ENDPOINT", probe__network__mirror=["HF_ENDPOINT"]),
     unsure("queue", "please report", probe__own__log="Traceback", probe__own__log_age_s=60),
-    bad("queue", "no dispatcher runs; its log ends: OSError", probe__own__queued=2, probe__own__log="OSError"),
+    bad("queue", "; its log ends: OSError", probe__own__queued=2, probe__own__log="OSError"),
     bad("queue", "nobody watches j1abcdef", probe__own__unguarded=["j1abcdef"]),
     good("queue", "held", probe__own__queued=1, probe__own__held=1, probe__own__live=1),
     unsure("drained", "undrain npu-a", probe__own__drained=True),

@@ -245,6 +245,6 @@ def test_numbers_and_disks() -> None:
         {"mount": "/odd", "free": None, "total": 1},
     ]
     assert disk_lines(disks, "en") == [
-        "now: /data has 0 bytes free of 1.0 TB",
-        "now: /home has 50.0 GB free of 100.0 GB, no inodes left",
+        "now: /data has 0 B free of 1.0 TB",
+        "now: /home has 50.0 GB free of 100 GB, no inodes left",
     ]

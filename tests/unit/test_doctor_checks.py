@@ -85,3 +85,22 @@ def test_the_page_about_the_doctor_lists_every_check() -> None:
     told = {cells[0].strip(): (cells[1].strip(), cells[2].strip()) for cells in rows if len(cells) == 3}
     for rule in RULES:
         assert told.get(rule.name) == (rule.about, "yes" if rule.stops else ""), rule.name
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "found"),
+    [
+        ("clock", {"skew_s": -0.01}, "agrees with this machine's"),
+        ("clock", {"skew_s": 2.0}, "differs from this machine's by +2.0 s"),
+        ("agent", {"probe__own__agents": 2}, f"{'a' * 16}; beside it 1 other version"),
+        ("disk", {"probe__disk__free_bytes": 5 * 2**30}, "5.0 GB free"),
+        ("ports", {}, "free ranges between 20000 and 32000"),
+        (
+            "queue",
+            {"probe__own__queued": 1, "probe__own__dispatcher": False},
+            "no dispatcher runs, and 1 job should start",
+        ),
+    ],
+)
+def test_numbers_and_their_nouns(name: str, changes: dict[str, Any], found: str) -> None:
+    assert check_of(name, facts(**changes))[0].found == found

@@ -73,8 +73,14 @@ def refusal(links, indexes, all_cards):
     found, reason = _of_one_model(rules[0], wanted, len(wanted), known, models[0])
     if found is not None:
         return None
-    return reason if _wrong_number(rules[0], len(wanted), models[0]) else (
-        "cards {} are not in one linked group of {} {} cards".format(_listed(wanted), rules[0].levels[0][1], models[0])
+    return (
+        reason
+        if _wrong_number(rules[0], len(wanted), models[0])
+        else (
+            "cards {} are not in one linked group of {} {} cards".format(
+                _listed(wanted), rules[0].levels[0][1], models[0]
+            )
+        )
     )
 
 
@@ -96,9 +102,7 @@ def _of_one_model(rule, free, count, known, model):
     if wrong:
         return None, wrong
     if count > len(free):
-        return None, "{} of model {} asked for and {} free".format(
-            _are(count), model or "unknown", _are(len(free), "")
-        )
+        return None, "{} of model {} asked for and {} free".format(_are(count), model or "unknown", _are(len(free), ""))
     if not rule.levels:
         return free[:count], None
     if rule.strict:

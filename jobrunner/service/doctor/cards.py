@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.agent.accelerators import KINDS
+from jobrunner.core.amounts import counted
 from jobrunner.core.words import one_of
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, size, unsure
 from jobrunner.service.doctor.system import device_of
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
 
 SLOW_TOOL_S = 5.0
-LOW_IMAGES = 10 * 10**9
+LOW_IMAGES = 10 * 2**30
 
 
 def _report(facts: Facts) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def nodes(facts: Facts, declared: HostSpec) -> Finding | None:
     paths = {item["path"] for item in told["files"]}
     missing = [path for path in KINDS[device_of(facts, declared)].needed if path not in paths]
     if not missing:
-        return good(f"{len(paths)} device files")
+        return good(counted(len(paths), "device file"))
     hint = "load the driver, or in a container pass the files in (`--device`)"
     return unsure(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there", hint)
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobrunner.core.amounts import counted
 from jobrunner.core.errors import JobrunnerError, LedgerError, SecretError, SpecError, UsageError
 from jobrunner.service.doctor.finding import Check, Finding, bad, good, size, unsure
 from jobrunner.service.session import Session
 
 THIS_MACHINE = "this machine"
 OLDEST = (3, 10)
-LOW_DISK = 500 * 10**6
+LOW_DISK = 500 * 2**20
 Facts = Mapping[str, Any]
 
 
@@ -186,7 +187,7 @@ def _hosts_file(facts: Facts) -> Finding:
         )
     if not told["count"]:
         return unsure(f"{told['path']} names no host", "`jobrunner hosts add NAME`")
-    return good(f"{told['count']} hosts in {told['path']}")
+    return good(f"{counted(told['count'], 'host')} in {told['path']}")
 
 
 def _secrets_file(facts: Facts) -> Finding:

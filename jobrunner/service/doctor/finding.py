@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jobrunner.core import amounts
+
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
 
@@ -104,10 +106,5 @@ def applied(rule: Rule, facts: Facts, declared: HostSpec) -> tuple[Check, bool] 
 
 
 def size(count: float | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "?"
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f} B"
+    """Bytes in powers of 1,024; `?` if unknown."""
+    return "?" if count is None else amounts.size(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobrunner.core.amounts import counted
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, unsure
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def agent(facts: Facts, declared: HostSpec) -> Finding:
     others = max(0, (part(facts, "own").get("agents") or 1) - 1)
     if wanted and told and told != wanted:
         return bad(f"{told} answered, not {wanted}", "remove `agent/` in the root folder; it is sent anew")
-    found = str(told or "?") + (f"; {others} other versions lie beside it" if others else "")
+    found = str(told or "?") + (f"; beside it {counted(others, 'other version')}" if others else "")
     if others > 20:
         return unsure(found, f"`jobrunner gc {declared.name}` removes those that no job names")
     return good(found)
@@ -163,7 +164,8 @@ def queue(facts: Facts, declared: HostSpec) -> Finding:
     if waiting > 0 and not told["dispatcher"]:
         said = f"; its log ends: {told['log']}" if told.get("log") else ""
         return bad(
-            f"{waiting} jobs wait and no dispatcher runs{said}", "`jobrunner ls` starts it; see agent.log on the host"
+            f"no dispatcher runs, and {counted(waiting, 'job')} should start{said}",
+            "`jobrunner ls` starts it; see agent.log on the host",
         )
     if told.get("log") and (told.get("log_age_s") or 0) < OLD_LOG_S:
         return unsure(

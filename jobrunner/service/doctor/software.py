@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.agent.accelerators import KINDS
+from jobrunner.core.amounts import counted
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, unsure
 from jobrunner.service.doctor.pairs import judged, mismatches
 from jobrunner.service.doctor.system import device_of
@@ -42,7 +43,7 @@ def setup(facts: Facts, declared: HostSpec) -> Finding | None:
         return bad(str(told["setup_error"]), f"correct `setup` of {declared.name} in the hosts file", stops=True)
     if not lines and not scripts:
         return good("nothing to run")
-    return good(f"{lines} lines of `setup` and {scripts} scripts of the vendor ran")
+    return good(f"{counted(lines, 'line')} of `setup` and {counted(scripts, 'script')} of the vendor ran")
 
 
 def vendor(facts: Facts, declared: HostSpec) -> Finding | None:
@@ -146,7 +147,7 @@ def plugin(facts: Facts, declared: HostSpec) -> Finding | None:
     if not told.get("available"):
         text = f"torch {told.get('torch')} sees no card ({name}: is_available() is False)"
         return bad(text, "the driver, the device files or the versions do not fit: see the checks above and below")
-    return good(f"torch {told.get('torch')} with {name} sees {told.get('count')} cards")
+    return good(f"torch {told.get('torch')} with {name} sees {counted(told.get('count') or 0, 'card')}")
 
 
 def _remedy(error: str, name: str) -> str:

@@ -9,9 +9,9 @@ from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, si
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec
 
-NO_DISK, LOW_DISK = 10**9, 5 * 10**9
+NO_DISK, LOW_DISK = 2**30, 5 * 2**30
 NO_FILES, LOW_FILES = 1000, 20_000
-LOW_TMP, LOW_SHM = 500 * 10**6, 10**9
+LOW_TMP, LOW_SHM = 500 * 2**20, 2**30
 SLOW_S = 2.0
 
 
@@ -80,7 +80,7 @@ def inodes(facts: Facts, declared: HostSpec) -> Finding:
     free = part(facts, "disk").get("files_free")
     if free is None:
         return good("without a limit")
-    found = f"{free} files can be made"
+    found = f"{free:,} files can be made"
     if free >= LOW_FILES:
         return good(found)
     return bad(found, f"`jobrunner gc {declared.name}`; remove small files", stops=free < NO_FILES)

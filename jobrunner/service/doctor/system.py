@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 MAX_SKEW_S = 5.0
 FEW_FILES, FEW_PROCESSES = 4096, 4096
-LITTLE_MEMORY, NO_MEMORY = 2 * 10**9, 300 * 10**6
+LITTLE_MEMORY, NO_MEMORY = 2 * 2**30, 300 * 2**20
 LITTLE_LOCKED = 64 * 2**20
 MANY_ZOMBIES = 1000
 
@@ -21,7 +21,8 @@ def clock(facts: Facts, declared: HostSpec) -> Finding:
     skew = facts["skew_s"]
     if skew is None:
         return unsure("the host did not tell its time")
-    found = f"differs from this machine's by {skew:+.1f} s"
+    # A tenth of a second is less than asking for it takes; and no `-0.0`.
+    found = f"differs from this machine's by {skew:+.1f} s" if abs(skew) >= 0.05 else "agrees with this machine's"
     return good(found) if abs(skew) <= MAX_SKEW_S else bad(found, "set one of the two (chrony, ntp): times mislead")
 
 
@@ -163,7 +164,7 @@ def user_ids(facts: Facts, declared: HostSpec) -> Finding:
 def ports(facts: Facts, declared: HostSpec) -> Finding:
     """Each job gets 32 ports for MASTER_PORT and 32 for HCCL."""
     told = part(facts, "ports")
-    span = f"{told['first']} to {told['last']}"
+    span = f"{told['first']} and {told['last']}"
     if told["free_ranges"] < 2:
         return bad(
             f"no 32 free ones in a row between {span}", "end what listens there (`ss -ltn`): jobs need two such ranges",
