@@ -102,6 +102,7 @@ class Ledger:
                 " offset = 0, unreachable = 0, error = NULL, updated_at = ? WHERE id = ? AND final = 0",
                 (alias, instance, at, id_),
             )
+            db.execute('UPDATE metric_offsets SET "offset" = 0, done = 0 WHERE job = ?', (id_,))
 
     def delete_unsent(self, id_: str) -> bool:
         """Remove a job that no host was ever seen to have; False if there is none such (then nothing changes)."""

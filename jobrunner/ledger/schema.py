@@ -120,7 +120,20 @@ def _sweeps_and_metrics(db: Database) -> None:
         not_null={"job", "name"},
     )
     metrics.create_index(["job", "name", "seq"])
-    db.table("metric_offsets").create({"job": str, "offset": int}, pk="job")
+    db.table("metric_offsets").create(
+        {"job": str, "offset": int, "done": int}, pk="job", defaults={"offset": 0, "done": 0}
+    )
+    marks = db.table("metric_marks")
+    marks.create(
+        {
+            **dict.fromkeys(("seq", "count", "last_seq", "low_seq", "high_seq"), int),
+            **dict.fromkeys(("job", "name"), str),
+            **dict.fromkeys(("low", "high"), float),
+        },
+        pk="seq",
+        not_null={"job", "name"},
+    )
+    marks.create_index(["job", "name"], unique=True)
     db.execute("PRAGMA user_version=2")
 
 

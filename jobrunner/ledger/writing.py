@@ -39,6 +39,9 @@ def insert_request(
     """What a job is to run, kept from the first time on."""
     values = {"job": id_, "request": dump(request), "spec_digest": spec_digest, "code_digest": code_digest}
     db.insert("requests", [{**values, "submitter": dump(submitter)}], "ignore")
+    run = request.get("run")
+    if isinstance(run, Mapping) and run.get("metrics"):  # its host will have numbers to tell
+        db.insert("metric_offsets", [{"job": id_, "offset": 0, "done": 0}], "ignore")
 
 
 def apply_views(
@@ -259,3 +262,10 @@ def forget(db: Writer, ids: Iterable[str]) -> None:
         db.execute("DELETE FROM jobs WHERE id = ?", (id_,))
         for table in ("requests", "events", "attempts", "checkpoints", "wishes"):
             db.execute(f"DELETE FROM {table} WHERE job = ?", (id_,))
+        forget_metrics(db, id_)
+
+
+def forget_metrics(db: Writer, id_: str) -> None:
+    """Remove every sample of a job."""
+    for table in ("metrics", "metric_marks", "metric_offsets"):
+        db.execute(f"DELETE FROM {table} WHERE job = ?", (id_,))
