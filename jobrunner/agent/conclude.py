@@ -3,7 +3,7 @@
 import os
 import time
 
-from . import clock, jobs, queue, room
+from . import clock, jobs, queue, room, trials
 
 LOST = ("host_reboot", "killed", "unobserved")
 RETRY_WORD = {"exit": "exit", "signal": "signal", "oom": "oom"}
@@ -168,6 +168,8 @@ def conclude(layout, job_id, attempt, record, before_final=None):
 def finish(layout, job_id, verdict):
     """Write the verdict unless there is one, and remove what a final job must not have. The caller holds the lock."""
     path = os.path.join(layout.job(job_id), b"final.json")
+    if verdict["state"] in trials.FAILING:
+        trials.note_end(layout, dict(jobs.request(layout, job_id) or {}, id=job_id), verdict["state"])
     if room.publish(path, dict(verdict, v=jobs.FORMAT), once=True):
         jobs.journal(
             layout,

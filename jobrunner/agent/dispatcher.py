@@ -26,6 +26,7 @@ from . import (
     starts,
     succession,
     ticket,
+    trials,
     yielding,
 )
 from .layout import Layout, lock_name
@@ -194,19 +195,20 @@ class Dispatcher:
             )
             self.end_waiting(job_id, "launch", text)
 
-    def end_waiting(self, job_id, reason, text):
-        """Conclude a waiting job as FAILED, unless somebody acts on it or it waits no longer. True if that was done."""
+    def end_waiting(self, job_id, reason, text, state="FAILED"):
+        """Conclude a waiting job, unless somebody acts on it or it waits no longer. True if that was done."""
         lock = leases.bind(self.layout.job_lock(job_id))
         if lock is None:
             return False
         try:
             if jobs.queue_entry(self.layout, job_id) is None:
                 return False
+            jobs.journal(self.layout, job_id, "not_started", state=state, why=text)
             conclude.finish(
                 self.layout,
                 job_id,
                 {
-                    "state": "FAILED",
+                    "state": state,
                     "reason": reason,
                     "exit_code": None,
                     "signal": None,
@@ -246,12 +248,12 @@ class Dispatcher:
         if len(entries) > queue.LONG and now - self.checked < queue.SURE_S:
             return entries  # what is about to start is looked at before (starts.waits), the rest now and then
         self.checked = now
-        checked, entries = entries, []
+        checked, entries, failed = entries, [], {}
         for entry in checked:
             if jobs.is_final(self.layout, entry["id"]) or jobs.stale(self.layout, entry["id"], entry):
                 self.tidy_queue(entry["id"])
                 continue
-            if self.end_before_start(entry):
+            if self.end_before_start(entry, failed):
                 continue
             entries.append(entry)
         return entries
@@ -266,12 +268,18 @@ class Dispatcher:
         finally:
             leases.release([lock])
 
-    def end_before_start(self, entry):
-        """Conclude a waiting job that was cancelled, or whose `after` cannot be met any more. True if it is over."""
+    def end_before_start(self, entry, failed):
+        """Conclude a waiting job that was cancelled, whose `after` cannot be met any more, or whose sweep is over.
+
+        True if it is over. `failed` keeps what was read of sweeps' failures.
+        """
         job_id = entry["id"]
         if jobs.cancel(self.layout, job_id) is not None:
             self.tidy_queue(job_id)
             return jobs.is_final(self.layout, job_id)
+        text = trials.over(self.layout, entry, failed)
+        if text:
+            return self.end_waiting(job_id, None, text, state="CANCELLED")
         _, hopeless, text = order.dependency(entry, situation.states_for(self.layout, entry))
         return hopeless and self.end_waiting(job_id, "dependency", text)
 
@@ -354,7 +362,7 @@ class Dispatcher:
     def running(self, entries, names):
         """My running jobs, and those that are just being started (their lock is held, their entry not yet removed)."""
         starting = {
-            entry["id"]: {"cards": [NO_CARD] * entry["cards"], "device": entry["device"]}
+            entry["id"]: {"cards": [NO_CARD] * entry["cards"], "device": entry["device"], "sweep": trials.id_of(entry)}
             for entry in entries
             if self.layout.job_lock(entry["id"]) in names and not jobs.stale(self.layout, entry["id"], entry)
         }

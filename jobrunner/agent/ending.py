@@ -2,7 +2,7 @@
 
 import os
 
-from . import cardlog, conclude, jobs, leases, queue, room, share, stopping, usage
+from . import cardlog, conclude, jobs, leases, queue, room, share, stopping, trials, usage
 
 
 def end(supervisor):
@@ -12,13 +12,16 @@ def end(supervisor):
         supervisor.terminal.drain()
         supervisor.terminal.close()
     record = conclude.exit_record(supervisor)
+    last = conclude.next_delay(supervisor.request, supervisor.attempt, record) is None
+    if last:  # before the record, from which on another trial may take this one's place
+        _beside(supervisor, trials.note_end, layout, supervisor.request, conclude.state_of(record))
     try:
         room.publish(os.path.join(supervisor.folder, b"exit.json"), record)
         _beside(supervisor, stopping.forget_container, supervisor)
         _beside(supervisor, usage.add, layout, record["usage"]["card_s"])
         device = supervisor.run_spec.get("device")
         _beside(supervisor, cardlog.note, layout, device, supervisor.cards, job_id, record)
-        if conclude.next_delay(supervisor.request, supervisor.attempt, record) is None:
+        if last:
             let_go(supervisor)
         _conclude(supervisor, record)
     except OSError as error:

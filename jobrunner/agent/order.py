@@ -5,6 +5,7 @@ Between users: fewest card-seconds lately, then age. Among one's own: priority, 
 could start. docs/sharing.md says it in words.
 """
 
+from . import trials
 from .limits import allowed, counted, default_cpu_jobs, dependency, not_ready, of_hosts_file  # noqa: F401 - part of this page
 
 WIDE_AFTER_S = 600.0
@@ -34,7 +35,7 @@ class Situation:
     others    `[{uid, usage, waiting: […]}]` of the other users, each waiting job with `waited_s`
     usage     one's own card-seconds
     free      `{device: set of free card indexes}`
-    running   one's own running jobs: `{cards, device, left_s}` (seconds until its time limit, or None)
+    running   one's own running jobs: `{cards, device, left_s, sweep}` (seconds until its time limit, or None)
     passed    uids whose claims are passed over, as they did not take what was free for them
     cores     of the host
     ends      running jobs of the others, as `running`
@@ -132,7 +133,15 @@ def line(situation):
 
 def claimable(situation):
     """My waiting jobs that want cards and that nothing but cards holds up: what the others are to know about."""
-    return [entry for entry in situation.waiting if entry["cards"] and _stands_against(entry, situation) is None]
+    found, claimed = [], {}
+    for entry in situation.waiting:
+        if not entry["cards"] or _stands_against(entry, situation) is not None:
+            continue
+        sweep = trials.id_of(entry)
+        if trials.full(entry, situation.running, claimed.get(sweep, 0)) is None:
+            claimed[sweep] = claimed.get(sweep, 0) + 1
+            found.append(entry)
+    return found
 
 
 def _users(situation, passed=None):
@@ -176,7 +185,7 @@ def _usable(entry, free, kept):
 
 def _stands_against(entry, situation):
     """`(code, text)` of what no free card would change, or None."""
-    return impossible(situation, entry) or of_hosts_file(entry, situation)
+    return impossible(situation, entry) or of_hosts_file(entry, situation) or trials.full(entry, situation.running)
 
 
 def impossible(situation, entry):

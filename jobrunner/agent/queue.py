@@ -3,7 +3,7 @@
 import os
 import time
 
-from . import clock, files, jobs
+from . import clock, files, jobs, trials
 
 WAKE = b".wake"
 
@@ -34,6 +34,7 @@ def entry_for(request, attempt, queued_at, not_before=None, since=None):
         "timeout_s": run.get("timeout_s"),
         "grace_s": run.get("grace_s"),
         "limits": run.get("limits") or {},
+        "sweep": trials.of_request(request),
     }
 
 
@@ -47,6 +48,7 @@ def enqueue(layout, job_id, request, attempt=1, not_before=None, since=None, car
         return False
     files.make_dir(layout.queue)
     entry = entry_for(request, attempt, clock.stamp(), not_before, since or in_turn(layout))
+    entry["failed_before"] = trials.failed_before(layout, entry)
     entry.update(carry or {})
     if jobs.stale(layout, job_id, entry):
         return False

@@ -15,6 +15,7 @@ def kind(entry):
         str(entry.get("card_ids")),
         entry.get("timeout_s"),
         str(entry.get("limits")),
+        str(entry.get("sweep")),
     )
 
 

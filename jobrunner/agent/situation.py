@@ -62,7 +62,8 @@ def running_jobs(running, now=None):
     for _, start in running:
         limit, began = start.get("timeout_s"), start.get("began")
         left = max(0.0, began + float(limit) - now) if limit and isinstance(began, (int, float)) else None
-        found.append({"cards": list(start.get("cards") or []), "device": start.get("device"), "left_s": left})
+        cards, device, sweep = list(start.get("cards") or []), start.get("device"), start.get("sweep")
+        found.append({"cards": cards, "device": device, "left_s": left, "sweep": sweep})
     return found
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from . import files, jobs, leases, procs
+from . import files, jobs, leases, procs, trials
 from .layout import card_name
 
 CHANGING = ("attempt", "hold", "not_before", "priority", "queued_at")  # what of an entry is rewritten while it waits
@@ -45,12 +45,15 @@ def _may_have_containers(layout):
 
 
 def waits(layout, entry):
-    """True if the job waits still, and just as the entry says: nobody cancelled, held or changed it meanwhile."""
+    """True if the job waits still, and just as the entry says: nobody cancelled, held or changed it, nor ended its
+    sweep meanwhile."""
     job_id = entry["id"]
     if jobs.is_final(layout, job_id) or jobs.cancel(layout, job_id) is not None:
         return False
     now = jobs.queue_entry(layout, job_id)
-    return now is not None and all(entry.get(key) == now.get(key) for key in CHANGING)
+    if now is None or any(entry.get(key) != now.get(key) for key in CHANGING):
+        return False
+    return trials.over(layout, entry) is None
 
 
 def take(layout, entry, cards):

@@ -23,6 +23,7 @@ from . import (
     starts,
     stopping,
     stray,
+    trials,
 )
 from .files import AgentError
 
@@ -192,7 +193,8 @@ class Supervisor:
             "queued_since": entry.get("since"),
             "ports": self.ports,
             "log": "log",
-            "carry": {"priority": entry["priority"]} if "priority" in entry else {},
+            "carry": {key: entry[key] for key in ("priority", "failed_before") if key in entry},
+            "sweep": (trials.of_request(self.request) or {}).get("id"),
             "agent": procs.agent_place()[2],
         }
         self.save_start()

@@ -10,6 +10,7 @@ REMEDIES = {
     "after": "`jobrunner why` of that job says what it waits for.",
     "cpu_jobs": "Wait, or raise `cpu_jobs` of the host in the hosts file.",
     "max_cards": "Wait, or raise `max_cards` of the host in the hosts file.",
+    "sweep": "Nothing to do: it starts when another trial of its sweep ends.",
     "wide": "Wait, or give this job a `timeout` that ends before the other could start.",
     "colleague": "Wait; the queue's order between users is by card-hours of the last days.",
     "cards": "Wait, ask for fewer cards, or submit to another host.",

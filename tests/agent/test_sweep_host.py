@@ -1,0 +1,116 @@
+"""What a sweep asks of a host: trials at once, an end after failures, and taking a waiting trial back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.agent import order, shortlist, trials
+from tests.support.agentproc import agent_host, job, until
+from tests.support.running import Runs
+
+SWEEP = "asweep0001"
+HELD = "while [ ! -e $JOBRUNNER_OUTPUT_DIR/go ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def runs(tmp_path: Path):
+    with agent_host(tmp_path) as host:
+        yield Runs(host)
+
+
+def trial(job_id: str, shell: str, parallel: int | None = None, stop_after: int | None = None, **run: Any) -> Any:
+    run.setdefault("limits", {"cpu_jobs": 8})
+    entry = job(job_id, command={"shell": shell}, grace_s=2, **run)
+    entry["request"]["sweep"] = {"id": SWEEP, "name": "s", "parallel": parallel, "stop_after": stop_after}
+    return entry
+
+
+def go(runs: Runs, job_id: str) -> None:
+    (runs.host.job(job_id) / "out" / "go").touch()
+
+
+def states(runs: Runs, ids: list[str]) -> list[str]:
+    views = runs.channel.ask("look", jobs=ids)["jobs"]
+    return [views[id_]["state"] for id_ in ids]
+
+
+def entry(job_id: str, parallel: int | None = 2, **more: Any) -> dict[str, Any]:
+    base = {"id": job_id, "cards": 1, "device": "npu", "since": job_id, "waited_s": 1.0, "limits": {}}
+    return {**base, "sweep": {"id": SWEEP, "parallel": parallel, "stop_after": None}, **more}
+
+
+def test_no_more_trials_of_a_sweep_start_than_may_run_at_once() -> None:
+    waiting = [entry("a"), entry("b"), {**entry("c"), "sweep": None}]
+    running = [{"cards": [7], "device": "npu", "left_s": None, "sweep": SWEEP}] * 2
+    facts = order.Situation(waiting, free={"npu": {0, 1}}, running=running)
+    decision = order.decide(facts)
+    assert decision.start is not None and decision.start["id"] == "c"
+    assert decision.why["a"] == (
+        "sweep",
+        "its sweep runs 2 trials at once here (`parallel`), and 2 run now",
+    )
+    facts = order.Situation([entry("a", 3)], free={"npu": {0}}, running=running)
+    assert order.decide(facts).start["id"] == "a"  # type: ignore[index]
+
+
+def test_colleagues_hear_only_of_the_trials_that_may_run() -> None:
+    facts = order.Situation([entry(f"a{n}") for n in range(9)] + [{**entry("b"), "sweep": None}], free={})
+    assert [item["id"] for item in order.claimable(facts)] == ["a0", "a1", "b"]
+
+
+def test_a_sweep_at_its_limit_hides_nobody_in_a_long_queue() -> None:
+    many = [entry(f"a{n:05d}") for n in range(900)] + [{**entry("z"), "sweep": None}]
+    assert "z" in {item["id"] for item in shortlist.pick(many, lambda item: True)}
+
+
+@pytest.mark.parametrize("told", [None, "x", {}, {"id": 3}, {"id": "../../x"}, {"id": "A B"}])
+def test_what_is_no_sweep_is_none(told: Any) -> None:
+    assert trials.of_request({"sweep": told}) is None
+
+
+def test_parallel_is_kept_by_the_host_alone(runs: Runs) -> None:
+    ids = [f"atrial000{n}" for n in range(4)]
+    runs.channel.stage([trial(id_, HELD, parallel=2) for id_ in ids], None)
+    runs.submit("aplain0001", "true", limits={"cpu_jobs": 8})
+    assert runs.final("aplain0001")["state"] == "COMPLETED", "other jobs pass a sweep that is at its limit"
+    until(lambda: states(runs, ids) == ["RUNNING", "RUNNING", "QUEUED", "QUEUED"])
+    [finding] = runs.channel.ask("why", id=ids[2])["findings"]
+    assert (finding["code"], "2 trials at once here" in finding["summary"]) == ("sweep", True)
+    go(runs, ids[1])
+    until(lambda: states(runs, ids) == ["RUNNING", "COMPLETED", "RUNNING", "QUEUED"])
+    for id_ in ids:
+        go(runs, id_)
+    assert {runs.final(id_)["state"] for id_ in ids} == {"COMPLETED"}
+
+
+def test_trials_that_wait_are_cancelled_after_so_many_failures(runs: Runs) -> None:
+    ids = [f"afails000{n}" for n in range(6)]
+    shells = ["exit 1", "true", "exit 1", "echo never", "echo never", "echo never"]
+    retry = {"max": 1, "on": ["exit"], "backoff_s": 0}
+    runs.channel.stage(
+        [
+            trial(id_, text, 1, 2, retry=retry if n == 0 else {})
+            for n, (id_, text) in enumerate(zip(ids, shells, strict=True))
+        ],
+        None,
+    )
+    views = {id_: runs.final(id_) for id_ in ids}
+    assert [views[id_]["state"] for id_ in ids] == ["FAILED", "COMPLETED", "FAILED"] + ["CANCELLED"] * 3
+    assert views[ids[0]]["attempt"] == 2, "a failure that is tried again is none yet"
+    assert "ends after 2 trials that failed" in views[ids[3]]["evidence"] and ids[2] in views[ids[3]]["evidence"]
+    assert not (runs.host.job(ids[3]) / "1" / "start.json").exists()
+    [event] = [event for event in runs.events(ids[3]) if event["kind"] == "not_started"]
+    assert event["state"] == "CANCELLED" and ids[0] in event["why"]
+    runs.channel.stage([trial("alater0001", "true", 1, 2)], None)
+    assert runs.final("alater0001")["state"] == "COMPLETED", "what is submitted later has its chance"
+
+
+def test_failures_are_counted_once_and_by_sweep(runs: Runs) -> None:
+    runs.channel.stage([trial("afailed001", "exit 3", None, 1)], None)
+    assert runs.final("afailed001")["state"] == "FAILED"
+    lines = (runs.host.job("afailed001").parents[1] / "sweeps" / f"{SWEEP}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["job"] for line in lines] == ["afailed001"]
