@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,16 @@ class Command:
     words: tuple[str, ...]
     out: Path
     err: Path
+    kill: Callable[[int], None]
     pid: int = 0
     code: int | None = None
+    broken: str = ""  # why nobody knows how it ended
     ended: threading.Event = field(default_factory=threading.Event)
 
     def signal(self, number: int) -> None:
         """Signal it, unless it has ended."""
         if not self.ended.is_set():
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
+            self.kill(number)
 
     def wait(self, seconds: float) -> int:
         """Its exit code; AssertionError, and it is killed, if it takes longer."""
@@ -43,6 +44,7 @@ class Command:
             self.signal(signal.SIGKILL)
             self.ended.wait(5)
             raise AssertionError(f"{self.words} hangs after {seconds} s\n{self.told()}")
+        assert not self.broken, f"{self.words}: {self.broken}"
         assert self.code is not None
         return self.code
 
@@ -60,48 +62,82 @@ class Forge:
         self._ready = threading.Event()
         self._write = threading.Lock()
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self.death = ""
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("zygote.py"))],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-            stderr=self._words,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._words, start_new_session=True,  # what is sent to the group of the tests is not for it
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._ready.wait(60), "the process that forks commands did not come up"
+        assert self._ready.wait(60) and not self.death, f"what forks commands did not come up: {self.death}"
 
     def _read(self) -> None:
+        """Hear what happens until its end; that is loud, whoever waits for a command of it hears of it at once."""
         assert self._process.stdout
-        for line in self._process.stdout:
-            message = json.loads(line)
-            if message.get("ready"):
-                self._ready.set()
-            elif "pid" in message:
-                self._commands[message["key"]].pid = message["pid"]
+        try:
+            for line in self._process.stdout:
+                self._hear(json.loads(line))
+        finally:
+            self._mourn()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message.get("ready"):
+            self._ready.set()
+        elif "pid" in message:
+            self._commands[message["key"]].pid = message["pid"]
+            self._begun[message["key"]].set()
+        else:
+            command = self._commands.pop(message["key"])
+            command.code, command.broken = message.get("code"), message.get("error", "")
+            command.ended.set()
+            if command.broken:
                 self._begun[message["key"]].set()
-            else:
-                command = self._commands.pop(message["key"])
-                command.code = message["code"]
-                command.ended.set()
+
+    def _mourn(self) -> None:
+        code = self._process.wait()
+        lost = list(self._commands.items())
+        if code or lost:
+            memory = Path("/proc/meminfo").read_text().split("\n")[2] if Path("/proc/meminfo").exists() else ""
+            self.death = (
+                f"what forks commands (pid {self._process.pid}) has ended with {code}, {len(lost)} commands of it ran; "
+                f"{memory}; its last words: {self._last_words() or 'none'}"
+            )
+            print(self.death, file=sys.stderr, flush=True)
+        else:
+            self.death = "it was closed"
+        self._ready.set()
+        for key, command in lost:
+            command.broken = self.death
+            command.ended.set()
+            self._begun.get(key, command.ended).set()
 
     def start(self, words: tuple[str, ...], env: dict[str, str], cwd: Path, folder: Path) -> Command:
         """Fork a command; its output goes to files in `folder`."""
         key = uuid.uuid4().hex
-        command = Command(words, folder / f"{key}.out", folder / f"{key}.err")
+        command = Command(
+            words, folder / f"{key}.out", folder / f"{key}.err", lambda number: self._send(key=key, signal=number)
+        )
         command.out.touch(0o600)
         command.err.touch(0o600)
+        self._begun[key] = begun = threading.Event()
         self._commands[key] = command
-        self._begun[key] = threading.Event()
-        request = {"key": key, "argv": words, "env": env, "cwd": str(cwd), "out": str(command.out)}
-        line = json.dumps({**request, "err": str(command.err)}).encode() + b"\n"
-        assert self._process.stdin
-        assert self._process.poll() is None, (
-            f"what forks commands has ended: {self._process.poll()} {self._last_words()}"
-        )
-        with self._write:
-            self._process.stdin.write(line)
-        assert self._begun[key].wait(30), f"{words} was not forked"
+        self._send(key=key, argv=words, env=env, cwd=str(cwd), out=str(command.out), err=str(command.err))
+        assert begun.wait(30), f"{words} was not forked within 30 s"
+        assert not command.broken, f"{words}: {command.broken}"
         del self._begun[key]
         return command
+
+    def _send(self, **message: Any) -> None:
+        """One line, whole."""
+        assert self._process.stdin
+        try:
+            with self._write:
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            self._reader.join(5)
+            raise AssertionError(self.death) from None
 
     def _last_words(self) -> str:
         self._words.seek(0)
@@ -110,8 +146,8 @@ class Forge:
     def close(self) -> None:
         """End it. Commands must have ended."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.wait(10)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._reader.join(10)
         self._process.stdout.close()
         self._words.close()
@@ -124,6 +160,8 @@ _making = threading.Lock()
 def forge() -> Forge:
     """The one of this process, made at first use."""
     with _making:
+        if _forge and _forge[0].death:  # it has said why; what comes later need not suffer from that
+            _forge.pop().close()
         if not _forge:
             _forge.append(Forge())
             atexit.register(end_forge)
