@@ -114,12 +114,12 @@ def scan(layout, job_id, request, final=False):
     if not patterns:
         return []
     known = noted(layout, job_id)
-    now = time.time()
+    moment = _Moment(layout, job_id)
     records = []
     for top, attempt in places(layout, job_id):
         for path, record in _matches(layout.job(job_id), top, patterns):
             record["attempt"] = attempt
-            settled = final or _settled(record, known.get(record["path"]), now)
+            settled = final or _settled(record, known.get(record["path"]), moment)
             record["complete"] = bool(settled and ckptcheck.whole(path))
             records.append(record)
     return records
@@ -191,12 +191,25 @@ def _pointer_step(path):
     return None
 
 
-def _settled(record, known, now):
-    age = now - record["mtime_ns"] / 1e9
-    if age >= SETTLE_S:
+class _Moment:
+    """Now, by both clocks; and whether ages of files mean anything: not once the host's clock was set under a job."""
+
+    def __init__(self, layout, job_id):
+        self.now, self.steady = time.time(), time.monotonic()
+        numbers = jobs.attempts(layout, job_id)
+        start = (jobs.start(layout, job_id, numbers[-1]) if numbers else None) or {}
+        self.ages = not clock.was_set(start.get("began"), start.get("mono"))
+
+
+def _settled(record, known, moment):
+    if moment.ages and moment.now - record["mtime_ns"] / 1e9 >= SETTLE_S:
         return True
-    # A clock that runs ahead on the file server: the same twice, seen long enough apart, is settled too.
-    return bool(known and same(record, known) and known.get("seen") and now - known["seen"] >= SETTLE_S)
+    # A clock that was set, or runs ahead on the file server: the same twice, seen long enough apart, is settled too.
+    if not known or not same(record, known):
+        return False
+    if isinstance(known.get("seen_steady"), float):
+        return moment.steady - known["seen_steady"] >= SETTLE_S
+    return bool(known.get("seen") and moment.now - known["seen"] >= SETTLE_S)
 
 
 def same(one, other):
@@ -225,7 +238,7 @@ def note(layout, job_id, request=None, final=None):
         old = known.get(record["path"])
         if old and not old.get("removed") and same(record, old) and old.get("complete") == record["complete"]:
             continue
-        record["seen"] = now
+        record["seen"], record["seen_steady"] = now, time.monotonic()
         record["metrics"] = ckptmetrics.of(layout, job_id, request, record, now, not final)
         if not record["metrics"] and old and same(record, old):
             record["metrics"] = old.get("metrics") or {}

@@ -2,6 +2,8 @@
 
 import time
 
+SET_S = 2.0  # by so much a clock is adjusted without anybody having set it
+
 
 def stamp(seconds=None):
     """UTC as `2026-12-01T09:30:00.123456Z`; now, or the given seconds since 1970."""
@@ -17,6 +19,19 @@ def seconds(text):
 
     head, _, tail = text.rstrip("Z").partition(".")
     return calendar.timegm(time.strptime(head, "%Y-%m-%dT%H:%M:%S")) + (float("0." + tail) if tail else 0.0)
+
+
+def steady():
+    """`(boot id, seconds)` of the clock that nobody can set; it counts from an unknown moment of that boot on."""
+    return boot_id(), time.monotonic()
+
+
+def was_set(began, mono):
+    """True if the host's clock was set since a moment of this boot: `began` by it, `mono` by the steady one."""
+    try:
+        return abs((time.time() - time.monotonic()) - (began - mono)) > SET_S
+    except TypeError:
+        return False
 
 
 def boot_id():

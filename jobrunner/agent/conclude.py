@@ -141,7 +141,7 @@ def conclude(layout, job_id, attempt, record, before_final=None):
             job_id,
             request,
             attempt + 1,
-            clock.stamp(time.time() + delay) if delay else None,
+            delay,
             since=started.get("queued_since"),
             carry=started.get("carry"),
         )

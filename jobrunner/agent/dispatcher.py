@@ -14,6 +14,7 @@ from . import (
     jobs,
     kernel,
     leases,
+    limits,
     order,
     procs,
     queue,
@@ -324,12 +325,12 @@ class Dispatcher:
         """The entries that nobody is acting on; of a long queue, those that a decision can be about now."""
         if len(ordered) <= queue.LONG:
             return [entry for entry in ordered if self.layout.job_lock(entry["id"]) not in names]
-        now, drained = clock.stamp(), situation.drained(self.layout)
+        now, steady, drained = clock.stamp(), clock.steady(), situation.drained(self.layout)
 
         def ready(entry):
             return (
                 self.layout.job_lock(entry["id"]) not in names
-                and order.not_ready(entry, now, situation.states_for(self.layout, entry), drained) is None
+                and order.not_ready(entry, now, situation.states_for(self.layout, entry), drained, steady) is None
             )
 
         return shortlist.pick(ordered, ready)
@@ -401,10 +402,11 @@ class Dispatcher:
                 self.readings.begin(device, count)
             elif not self.readings.busy():
                 waits.append(pause)
-        now = time.time()
+        steady = clock.steady()
         for entry in entries:
             if entry.get("not_before"):
-                left = clock.seconds(entry["not_before"]) - now
+                left = limits.steady_left(entry, steady)
+                left = clock.seconds(entry["not_before"]) - time.time() if left is None else left
                 if left > -1:
                     waits.append(max(0.01, left))
         return min(waits)

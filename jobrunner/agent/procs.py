@@ -139,6 +139,8 @@ def of_job(job_id, command=None, supervisor=None, processes=None, spare=()):
     session = None
     if isinstance(command, dict) and command.get("boot_id") in (None, clock.boot_id()):
         session = (command.get("pid"), command.get("ticks"))
+        if any(process.pid == session[0] and process.ticks != session[1] for process in processes):
+            session = None  # the pid is somebody else's by now, and so is the session that bears its number
     family = _descendants(supervisor, processes, spare) if supervisor is not None else set()
     found = []
     for process in processes:

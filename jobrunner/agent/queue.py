@@ -38,16 +38,20 @@ def entry_for(request, attempt, queued_at, not_before=None, since=None):
     }
 
 
-def enqueue(layout, job_id, request, attempt=1, not_before=None, since=None, carry=None):
+def enqueue(layout, job_id, request, attempt=1, delay_s=None, since=None, carry=None):
     """Put a job into the queue, unless it is there, has begun that attempt, or is final. True if it is queued now.
 
-    `not_before` is a stamp before which it does not start; `since` keeps the age of a job that was queued before,
+    It does not start before `delay_s` seconds have passed; `since` keeps the age of a job that was queued before,
     `carry` what else of an earlier entry stays (hold, priority).
     """
     if jobs.is_final(layout, job_id):
         return False
     files.make_dir(layout.queue)
+    not_before = clock.stamp(time.time() + delay_s) if delay_s else None
     entry = entry_for(request, attempt, clock.stamp(), not_before, since or in_turn(layout))
+    if delay_s:  # a clock that is set meanwhile makes no back-off longer or shorter
+        boot, now = clock.steady()
+        entry["steady"] = [boot, now + delay_s, delay_s]
     entry["failed_before"] = trials.failed_before(layout, entry)
     entry.update(carry or {})
     if jobs.stale(layout, job_id, entry):

@@ -42,12 +42,12 @@ def age_of(entry, now):
 def ready(layout, entries, now=None):
     """`(ready entries in order, {id: (code, text)} of the others)`. Entries whose start was cut off are passed over."""
     now = time.time() if now is None else now
-    stamp, stopped = clock.stamp(now), drained(layout)
+    stamp, steady, stopped = clock.stamp(now), clock.steady(), drained(layout)
     found, why = [], {}
     for entry in order.own_order(entries):
         if jobs.stale(layout, entry["id"], entry):
             continue
-        reason = order.not_ready(entry, stamp, states_for(layout, entry), stopped)
+        reason = order.not_ready(entry, stamp, states_for(layout, entry), stopped, steady)
         if reason is None:
             found.append(dict(entry, waited_s=age_of(entry, now)))
         else:

@@ -74,7 +74,7 @@ def test_a_file_being_written_is_not_complete_until_it_has_settled(host: AgentHo
         assert not checkpoints.note(host.layout, "job00001")[0]["complete"]
         for entry in noted(host):
             checkpoints.append_line(
-                os.fsencode(host.job("job00001") / "checkpoints.jsonl"), {**entry, "seen": time.time() - 3}
+                os.fsencode(host.job("job00001") / "checkpoints.jsonl"), {**entry, "seen_steady": time.monotonic() - 3}
             )
         assert checkpoints.note(host.layout, "job00001")[0]["complete"]
     finally:

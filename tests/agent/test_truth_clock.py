@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,40 @@ def test_a_back_off_does_not_wait_for_a_clock_that_was_set_back() -> None:
     assert waits(queued - 5), "a clock that was adjusted a little"
     assert not waits(queued - DAY), "a clock that was set back"
     assert limits.not_ready({"not_before": "odd", "queued_at": 5}, clock.stamp(1.0), {}, False)
+
+
+def test_a_back_off_is_by_the_clock_that_cannot_be_set() -> None:
+    queued = 1_800_000_000.0
+    entry = {"queued_at": clock.stamp(queued), "not_before": clock.stamp(queued + 30), "steady": ["boot", 530.0, 30.0]}
+
+    def waits(now: float, boot: str, mono: float) -> bool:
+        return limits.not_ready(entry, clock.stamp(now), {}, False, (boot, mono)) is not None
+
+    assert waits(queued + DAY, "boot", 529.0), "set forward: it is not early"
+    assert not waits(queued - 20, "boot", 531.0), "set back: it is not late"
+    assert not waits(queued + 31, "another", 3.0), "after a reboot the other clock is all there is"
+    assert waits(queued + 29, "another", 900.0)
+    assert not waits(queued + 31, "boot", 400.0), "no clock that we know: it stands before the moment of queueing"
+    assert limits.steady_left({"steady": "odd"}, ("boot", 1.0)) is None
+
+
+def test_ages_of_files_mean_nothing_once_the_clock_was_set(runs: Runs) -> None:
+    """A file that is being written looks hours old when the clock is set forward: it has to be seen twice."""
+    runs.submit("asettling", "mkdir ckpt; date > ckpt/1.bin; sleep 600", checkpoints={"paths": ["ckpt/*.bin"]})
+    runs.running("asettling")
+    made = runs.host.job("asettling") / "1" / "work" / "ckpt" / "1.bin"
+    until(lambda: made.exists() and made.stat().st_size, what="the checkpoint")
+    start = runs.start("asettling")
+    os.utime(made, (time.time() - 7200, time.time() - 7200))
+
+    def complete() -> bool:
+        [one] = runs.channel.ask("checkpoints", id="asettling")["checkpoints"]
+        return bool(one["complete"])
+
+    path = runs.host.job("asettling") / "1" / "start.json"
+    path.write_text(json.dumps(dict(start, began=start["began"] - 7200)))
+    assert not complete(), "the clock was set by two hours since the start, so its age is no proof"
+    until(complete, what="seen twice, it has settled")
 
 
 def test_the_queue_is_in_the_order_of_coming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
