@@ -315,7 +315,6 @@ Length = Annotated[Duration, PlainValidator(check_duration), _text_schema(DURATI
 PositiveLength = Annotated[
     Duration, PlainValidator(check_positive_duration), _text_schema(r"^(?!0+[smhd])[0-9]{1,9}[smhd]$(?!\n)")
 ]
-Regex = Annotated[str, PlainValidator(check_regex), Shape({"type": "string", "format": "regex", "pattern": r"\("})]
 MetricName = Annotated[str, PlainValidator(check_metric), _text_schema(METRIC_PATTERN)]
 Objective = Annotated[str, PlainValidator(check_objective), _text_schema(OBJECTIVE_PATTERN)]
 Cards = Annotated[int | tuple[int, ...], PlainValidator(check_cards), Shape(CARDS_SCHEMA)]

@@ -23,11 +23,11 @@ from jobrunner.core.fields import (
     Model,
     Name,
     PositiveLength,
-    Regex,
     Tag,
     Written,
     model_keys,
 )
+from jobrunner.core.metricspec import Metric
 from jobrunner.core.speccheck import spec_faults
 from jobrunner.core.specparts import After, Checkpoints, Code, Promote, Retry, Runtime, after_of, code_of
 from jobrunner.core.sweepspec import Schedule, Sweep
@@ -79,8 +79,10 @@ class JobSpec(Model):
     )
     carry: tuple[Glob, ...] = Field(default=(), description="Copied from one attempt's folder into the next.")
     outputs: tuple[Glob, ...] = Field(default=(), description="Results: files and folders that `pull` fetches.")
-    metrics: dict[MetricName, Regex] = Field(
-        default={}, description="Numbers from the log: a regular expression (Python's re) with a group for each."
+    metrics: dict[MetricName, Metric] = Field(
+        default={},
+        description="Numbers that the job tells: a regular expression (Python's re, with a group) over its log, or a"
+        " mapping {json: KEY}, {file: PATH, key: KEY} or {tensorboard: DIR, tag: TAG}.",
     )
     sweep: Sweep | None = Field(default=None, description="Many trials of this spec with different parameters.")
     schedule: Schedule | None = Field(default=None, description="When this spec is submitted again by itself.")

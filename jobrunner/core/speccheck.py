@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from jobrunner.core import devices, placeholders
+from jobrunner.core.metricspec import METRICS_MOST
 from jobrunner.core.sweepspec import sweep_faults
 from jobrunner.core.words import Fault, nearest, one_of
 
@@ -122,6 +123,20 @@ def _sweep(spec: JobSpec) -> Iterator[Fault]:
     yield from sweep_faults(spec.sweep)
 
 
+def _metrics(spec: JobSpec) -> Iterator[Fault]:
+    if len(spec.metrics) > METRICS_MOST:
+        text = f"metrics: {len(spec.metrics)} are too many; {METRICS_MOST} are the most"
+        yield Fault(("metrics",), text, on_key=True)
+
+
+def _promote_metric(spec: JobSpec) -> Iterator[Fault]:
+    if spec.promote is not None:
+        metric = spec.promote.metric.split()[0]
+        if metric not in spec.metrics:
+            text = f"promote.metric: no metric gives {metric!r}; say in `metrics` where it is to be found"
+            yield Fault(("promote", "metric"), text, nearest(metric, spec.metrics))
+
+
 def _sweep_metrics(spec: JobSpec) -> Iterator[Fault]:
     if spec.sweep is None:
         return
@@ -204,6 +219,8 @@ _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("resume_args", "checkpoints"), _resuming),
     (("checkpoints", "sweep", "promote"), _best),
     (("sweep",), _sweep),
+    (("metrics",), _metrics),
     (("sweep", "metrics"), _sweep_metrics),
+    (("promote", "metrics"), _promote_metric),
     (("sweep", "args", "resume_args", "command", "env", "after"), _placeholders),
 )

@@ -27,7 +27,7 @@ checkpoints: {paths: ["ckpt/*.pt"], keep: {last: 2, best: "val_loss min"}, pull:
 resume_args: [--resume, "{checkpoint}", "--teacher={checkpoint:second}"]
 carry: ["cache/"]
 outputs: ["metrics.json", "plots/"]
-metrics: {loss: 'loss[=: ]+([-+.0-9eE]+)'}
+metrics: {loss: 'loss[=: ]+([-+.0-9eE]+)', val_loss: {json: val.loss}, acc: {key: acc}, lr: {tensorboard: runs, tag: train/lr}}
 """
 
 # A spec, and for each problem: line, column, a piece of its message, the suggestion.
@@ -91,6 +91,20 @@ BAD = [
     ("command: x\ndevice: npu\ncheckpoints: {keep: 0}\n", [(3, 21, "at least 1", "")]),
     ("command: x\ndevice: npu\ncheckpoints: {keep: {best: loss}}\n", [(3, 28, "direction", "")]),
     ("command: x\ndevice: npu\ncheckpoints: {pull: best}\n", [(3, 21, "which is best", "")]),
+    (
+        "command: x\ndevice: npu\nmetrics:\n  a: {file: ../x, key: a}\n  b: {tensorboard: runs}\n"
+        "  c: {json: a, file: b}\n  d: {jsn: a}\n  e: 5\n  f: {}\n  g: {json: 5}\n  h: {file: x}\n",
+        [
+            (4, 13, "climbs out", ""),
+            (5, 7, "tag is missing", ""),
+            (6, 16, "exclude each other", ""),
+            (7, 7, "'jsn' is not known", "json"),
+            (8, 6, "write a regular expression", ""),
+            (9, 6, "the mapping is empty", ""),
+            (10, 13, "put it in quotes", ""),
+            (11, 7, "key is missing", ""),
+        ],
+    ),
     ("command: x\ndevice: npu\nmetrics: {a: '(', b: x}\n", [(3, 14, "no regular", ""), (3, 22, "no group", "")]),
     ("command: x\ndevice: npu\nsecrets: [A]\nenv: {A: x}\n", [(3, 11, "`env` too", "")]),
     ("command: x\ndevice: npu\npriority: high\n", [(3, 11, "whole number", "")]),
