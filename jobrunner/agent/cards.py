@@ -10,12 +10,13 @@ import time
 
 from . import clock
 from .accelerators import KINDS, ask
-from .accelerators.base import new_card
+from .accelerators.base import doubt, new_card
 from .accelerators.seen import name_processes, read_leases
 from .files import to_text
 
 RAW_LIMIT = 4000
 MARGIN_MB = 256
+CRASHED = (134, 135, 136, 137, 139)  # what a shell makes of ABRT, BUS, FPE, KILL, SEGV
 
 
 def _report(device, **facts):
@@ -102,6 +103,12 @@ def _concluded(kind, tool, answers, texts, timeout_s, took):
         if answer is not None and not command.needed and (answer.hung or answer.failure or answer.code):
             asked = " ".join([kind.tool, *command.args])
             report["warnings"].append("`{}` gave no answer: {}".format(asked, _why(answer, timeout_s)))
+    first = answers.get(kind.commands[0].key)
+    if reading.cards and first.code:
+        report["warnings"].append("`{}` gave cards and then failed: {}".format(kind.tool, _why(first, timeout_s)))
+    if first.code is not None and (first.code < 0 or first.code in CRASHED):
+        for card in reading.cards:
+            doubt(card, "the tool crashed: what it had still to say is missing")
     if not reading.cards:
         answer = answers[kind.commands[0].key]
         report["error"] = explain(kind, to_text(tool), answer, timeout_s)
@@ -189,6 +196,9 @@ def _why_busy(card, report, owners, settings):
     limit = idle_limit_mb(report["device"], card, settings)
     if card["memory_used_mb"] > limit:
         return "{} MB are in use and no process is shown (idle: up to {} MB)".format(card["memory_used_mb"], limit)
+    most = KINDS[report["device"]].busy_percent if report["device"] in KINDS else None
+    if most is not None and card["utilization"] >= most:
+        return "it is busy ({} %) and no process is shown".format(card["utilization"])
     return None
 
 

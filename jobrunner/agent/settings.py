@@ -15,6 +15,7 @@ DEFAULTS = {
     "aside_deaths": 3,  # so many jobs in a row that die at start set a card aside; 0: never
     "aside_start_s": 60,  # "at start": within so many seconds
     "aside_for_s": 1800,  # so long a card stays aside
+    "unused_after_s": 300,  # so long after its command began a job whose cards nothing uses is told so; 0: never
     "check_s": 60,  # so often a running job's checkpoints, log and memory counters are looked at
     "log_warn_mb": 5120,  # from so many MB on a log is said to be big; 0: never
 }

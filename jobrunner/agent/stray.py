@@ -1,14 +1,15 @@
 """Who uses cards that are not theirs, as the vendor's tool shows it: a job of mine on a card that it was not given, and
-strangers on a card that a job of mine holds. Each is said once, as a warning in the job's timeline.
+strangers on a card that a job of mine holds; and who does not use the cards that are theirs, as a script does that has
+fallen back to the CPU. Each is said once, as a warning in the job's timeline.
 """
 
 import os
 import time
 
-from . import files, jobs, leases, procs
+from . import clock, files, jobs, leases, limits, procs, settings
 from .layout import lock_name
 
-CHECKS_S = (5.0, 30.0, 120.0)  # so long after its start a job's cards are looked at
+CHECKS_S = (5.0, 30.0, 120.0, 310.0)  # so long after its start a job's cards are looked at
 EVERY_S = 600.0  # and then every so often
 FRESH_S = 3.0  # a reading of the tool that is not older serves
 
@@ -88,6 +89,49 @@ def strays(report, owned, running):
     return found
 
 
+def unused(report, running, values, now):
+    """`[(job id, "unused", None, text)]` of jobs on whose cards nothing is to be seen long after their command began.
+
+    Pure. Only cards of which the tool tells all count: no process, and no more memory than an idle card shows.
+    """
+
+    found, after_s = [], values["unused_after_s"]
+    cards = {card["index"]: card for card in report["cards"]}
+    for job_id, start in running if after_s else ():
+        began, own = start.get("command_at"), start.get("cards") or []
+        if start.get("device") != report["device"] or not isinstance(began, (int, float)) or now - began < after_s:
+            continue
+        idle = [index for index in own if index in cards and _empty(report["device"], cards[index], values)]
+        if not idle:
+            continue
+        some = len(idle) < len(own)
+        which = (
+            "{} of its {} cards ({})".format(len(idle), len(own), _listed(idle))
+            if some
+            else ("its card{} {}".format("" if len(own) == 1 else "s", _listed(idle)))
+        )
+        text = "nothing uses {}, {} after its command began: {}".format(
+            which,
+            limits.counted(max(1, int((now - began) / 60)), "minute"),
+            "it may run fewer processes than it has cards" if some else "it may compute on the CPU",
+        )
+        found.append((job_id, "unused", None, text))
+    return found
+
+
+def _empty(device, card, values):
+    """True if the tool tells all about a card and shows nothing on it."""
+    from .cards import idle_limit_mb
+
+    used = card["memory_used_mb"]
+    known = used is not None and not card["processes"] and not card["doubts"]
+    return known and used <= idle_limit_mb(device, card, values) and not card["utilization"]
+
+
+def _listed(indexes):
+    return ", ".join(str(index) for index in indexes)
+
+
 def warn(layout, found):
     """Journal each of `strays` once for a job, its kind and card."""
     if not found:
@@ -106,12 +150,22 @@ def warn(layout, found):
         leases.release([lock])
 
 
-def inspect(layout, report, running=None, owned=None):
+def inspect(layout, report, running=None, owned=None, values=None):
     """Warn the jobs that a report of the cards has something to say about; processes that are gone say nothing."""
     running = jobs.running(layout) if running is None else running
     if running and report.get("cards"):
+        values = settings.read(layout)[0] if values is None else values
         report = without(report, gone(report), {card["index"] for card in report["cards"]})
         warn(layout, strays(report, owners(layout, running, report) if owned is None else owned, running))
+        warn(layout, unused(report, running, values, _seconds(report)))
+
+
+def _seconds(report):
+    """When a report was taken."""
+    try:
+        return clock.seconds(report["at"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return time.time()
 
 
 def check(layout, device):

@@ -296,6 +296,8 @@ class Supervisor:
             self.told.update(json.loads(line.decode("ascii")))
         if self.told.get("phase") and self.started.get("phase") != self.told["phase"]:
             self.started["phase"] = self.told["phase"]
+            if self.told["phase"] == "command":
+                self.started["command_at"] = time.time()
             try:
                 self.save_start(sync=False)
             except OSError:

@@ -34,12 +34,19 @@ def test_an_idle_card_is_free():
     ({"memory_total_mb": None}, "memory in use is unknown"),
     ({"utilization": None}, "utilization is unknown"),
     ({"memory_used_mb": 30710}, "30710 MB are in use and no process is shown"),
+    ({"utilization": 66}, "it is busy (66 %) and no process is shown"),
     ({"doubts": ["the process table ends before this card"]}, "the process table ends before this card"),
     ({"processes": [{"pid": 7, "user": "ann", "name": "python", "memory_mb": 90}]}, "ann runs python (pid 7 90 MB)"),
     ({"processes": [{"pid": 7, "user": None, "name": None, "memory_mb": None}]}, "somebody runs a process (pid 7)"),
 ])  # fmt: skip
 def test_why_a_card_is_busy(facts, words):
     assert words in verdict(**facts)
+
+
+def test_what_an_idle_gpu_shows_of_its_own_start_is_no_use():
+    assert verdict(device="gpu", model="NVIDIA A10", memory_used_mb=4, utilization=99) is None
+    assert verdict(device="mlu", model="MLU370-X8", memory_used_mb=0, utilization=99) is not None
+    assert verdict(utilization=9) is None
 
 
 def test_leases_and_own_jobs_are_named():

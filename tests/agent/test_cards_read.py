@@ -123,6 +123,15 @@ def test_a_hanging_second_question_leaves_what_the_first_gave(only):
     assert any("`npu-smi info -m` gave no answer" in warning for warning in report["warnings"])
 
 
+@pytest.mark.parametrize(("end", "doubtful"), [("kill -SEGV $$", True), ("exit 139", True), ("exit 14", False)])
+def test_a_tool_that_crashes_after_its_first_lines(only, end, doubtful):
+    """What is missing may be the list of processes."""
+    only("npu", f"cat {DATA}/npu-910B3-8cards-24.1.rc1.b030-idle-noproc.txt\n{end}\n")
+    report = cards.judge(cards.read_cards("npu"), [], {})
+    assert len(report["cards"]) == 8 and {card["free"] for card in report["cards"]} == {not doubtful}
+    assert any("gave cards and then failed" in warning for warning in report["warnings"])
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in DATA.glob("*-err-*.txt")))
 def test_what_tools_print_when_they_fail(only, name):
     said = json.loads((DATA / f"{name}.json").read_text())

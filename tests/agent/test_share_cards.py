@@ -209,6 +209,33 @@ def test_strays_and_strangers_are_told_apart() -> None:
     ]
 
 
+def test_cards_that_nothing_uses_are_told() -> None:
+    """As after a silent fall-back to the CPU, or with fewer processes than cards."""
+    text = report(
+        card(0), card(1), card(2, process(10)), card(3), card(4, memory_used_mb=20000), card(5, doubts=["odd"]),
+        card(6, utilization=40), card(7, memory_used_mb=None),
+    )  # fmt: skip
+    began = [
+        ("a", [0, 1], 400),
+        ("b", [2, 3], 400),
+        ("c", [4], 400),
+        ("d", [5, 6, 7], 400),
+        ("e", [0], 299),
+        ("f", [0], None),
+    ]
+    running_now = [
+        (job_id, {"cards": own, "device": "npu", "command_at": None if age is None else 1000.0 - age})
+        for job_id, own, age in began
+    ]
+    running_now.append(("g", {"cards": [0], "device": "mlu", "command_at": 0.0}))
+    assert stray.unused(text, running_now, settings.DEFAULTS, 1000.0) == [
+        ("a", "unused", None, "nothing uses its cards 0, 1, 6 minutes after its command began: it may compute on the CPU"),
+        ("b", "unused", None, "nothing uses 1 of its 2 cards (3), 6 minutes after its command began: "
+                              "it may run fewer processes than it has cards"),
+    ]  # fmt: skip
+    assert stray.unused(text, running_now, {**settings.DEFAULTS, "unused_after_s": 0}, 1000.0) == []
+
+
 def test_each_is_said_once(tmp_path: Path) -> None:
     layout = Layout(os.fsencode(tmp_path), "i1")
     Path(os.fsdecode(layout.job("astray001"))).mkdir(parents=True)
@@ -222,7 +249,7 @@ def test_each_is_said_once(tmp_path: Path) -> None:
 def test_a_running_jobs_cards_are_looked_at_often_at_first() -> None:
     guard = stray.Guard(1000.0)
     looks = [second for second in range(0, 2000) if guard.take(1000.0 + second)]
-    assert looks == [5, 30, 120, 720, 1320, 1920] and guard.due_s(3000.0) == 520.0
+    assert looks == [5, 30, 120, 310, 910, 1510] and guard.due_s(3000.0) == 110.0
     assert guard.take(9000.0) and not guard.take(9000.0), "looks that were slept through are made up for by one"
     assert stray.guard({"device": "cpu"}, 0.0) is None and stray.guard({}, 0.0) is None
     assert stray.guard({"device": "npu", "limits": {"cards": 4}}, 0.0) is None, "no tool to ask"

@@ -90,6 +90,24 @@ def test_a_job_that_keeps_to_its_cards_hears_nothing(cards: Cards) -> None:
     cards.runs.final("atidy0001")
 
 
+def test_a_job_that_leaves_its_cards_alone_is_told(cards: Cards) -> None:
+    """Its own supervisor looks after five minutes; whoever looks at the cards makes it earlier here."""
+    cards.host.root.mkdir(exist_ok=True)
+    (cards.host.root / "settings.json").write_text('{"unused_after_s": 1}')
+    runs = cards.runs
+    runs.submit("acpu00001", HOLD, device="npu", cards=1, env={"JOBRUNNER_LAB_OPENS": "none"})
+    runs.submit("anpu00001", HOLD, device="npu", cards=1)
+    assert (up(runs, "acpu00001"), up(runs, "anpu00001")) == ([0], [1])
+    until(lambda: cards.report() and runs.view("acpu00001")["warnings"], what="the warning")
+    assert runs.view("acpu00001")["warnings"] == [
+        "nothing uses its card 0, 1 minute after its command began: it may compute on the CPU"
+    ]
+    assert runs.view("anpu00001")["warnings"] == []
+    for job_id in ("acpu00001", "anpu00001"):
+        go(runs, job_id)
+        assert runs.final(job_id)["state"] == "COMPLETED"
+
+
 BAD_CARD = 'test "$JOBRUNNER_CARDS" != 0'
 
 

@@ -72,6 +72,8 @@ class Kind:
     commands      the questions to ask first; `more(answers)` gives further ones, made from the first answers
     parse         `{key: text} -> Reading`; raises nothing on odd text
     links         which cards belong together (`links.Links`, first match wins)
+    busy_percent  from this utilization on a card is in use, though no process is shown; None: the tool's number proves
+                  nothing
     idle          `(model prefix, MB)`, first match wins: memory in use on a card that nobody uses
     errors        `(text, code, message, remedy)`: what the tool prints when it cannot answer
     pci, nodes    PCI `(vendor, class prefixes)` and device files by which cards are seen without the tool
@@ -108,6 +110,7 @@ class Kind:
         plugin=None,
         torch=None,
         migrate=(),
+        busy_percent=None,
     ):
         self.name = name
         self.title = title or name
@@ -133,6 +136,7 @@ class Kind:
         self.plugin = plugin
         self.torch = torch or name
         self.migrate = migrate
+        self.busy_percent = busy_percent
 
     def environment(self, indexes):
         """The variables by which a job sees exactly these cards: ascending ids, no blanks, no ranges, none twice."""

@@ -136,6 +136,7 @@ KIND = Kind(
     unset=("CUDA_VISIBLE_DEVICES",),
     # Without this CUDA counts the cards by speed, and nvidia-smi by their place on the bus.
     extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    # No `busy_percent`: asked without the persistence mode, an idle card shows what its own start costs.
     idle=(("", 300),),
     errors=(
         (

@@ -275,6 +275,7 @@ KIND = Kind(
         version=("version.txt", r"([0-9]+\.[0-9]+(?:\.[0-9]+)?)"),
         missing="install CNToolkit",
     ),
+    busy_percent=10,
     plugin="torch_mlu",
     migrate=("torch_mlu", "torch_mlu.utils.gpu_migration"),
     unset=("MLU_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICE"),

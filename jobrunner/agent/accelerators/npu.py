@@ -212,6 +212,8 @@ KIND = Kind(
         ),
         runtime="ascend",
     ),
+    # An idle card shows 0 %; a training one may, too, so that 0 % proves nothing.
+    busy_percent=10,
     plugin="torch_npu",
     migrate=("torch_npu", "torch_npu.contrib.transfer_to_npu"),
     unset=("ASCEND_RT_VISIBLE_DEVICES",),

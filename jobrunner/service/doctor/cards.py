@@ -149,7 +149,7 @@ def strangers(facts: Facts, declared: HostSpec) -> Finding | None:
     if held:
         names = ", ".join(str(card["index"]) for card in held)
         return unsure(
-            f"memory of {names} is in use and no process is shown",
+            f"{'card' if len(held) == 1 else 'cards'} {names} in use and no process is shown",
             "another container may hold it, or a hung process: `fuser -v` on the device files, as root",
         )
     return good("whoever uses a card is shown")
