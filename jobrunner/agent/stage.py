@@ -42,6 +42,7 @@ def run(session, request):
     """Operation `stage`: new jobs that share one tree, or none. Jobs that are there already are reported."""
     layout = session.layout
     jobs = _check_jobs(request.get("jobs"))
+    _come_back(layout, jobs)
     fresh = [job for job in jobs if not _exists(layout, job["request"]["id"])]
     entries = _entries(request) if fresh else None
     able.check_launchers(fresh)
@@ -67,13 +68,54 @@ def run(session, request):
 
 
 def run_clone(session, request):
-    """Operation `clone`: a new job with the code of the job `id`; with `resume`, going on from its checkpoint."""
+    """Operation `clone`: new jobs with the code of the job `id`; with `resume`, going on from its checkpoint.
+
+    `jobs` is as in `stage`; one job may come as `request` and `secrets` instead.
+    """
     layout = session.layout
     source = request.get("id")
     folder = layout.job(source if isinstance(source, str) else "")
-    job = _check_jobs([{"request": request.get("request"), "secrets": request.get("secrets")}])[0]
-    if _exists(layout, job["request"]["id"]):
-        return commit(layout, [], [job["request"]["id"]])
+    alone = [{"request": request.get("request"), "secrets": request.get("secrets")}]
+    jobs = _check_jobs(request.get("jobs") or alone)
+    _come_back(layout, jobs)
+    fresh = [job for job in jobs if not _exists(layout, job["request"]["id"])]
+    existing = [job["request"]["id"] for job in jobs if job not in fresh]
+    if not fresh:
+        return commit(layout, [], existing)
+    entries = _cloned_entries(layout, folder, source)
+    able.check_launchers(fresh)
+    able.check_programs(layout, fresh, entries)
+    if request.get("resume"):
+        for job in fresh:
+            job["resume"] = {"v": 1, "job": source}
+    blobs.check_space(layout.root, *manifest.total(entries or []))
+    answer = commit(layout, [(job, entries) for job in fresh], existing)
+    if request.get("resume"):
+        from . import checkpoints
+
+        newest = checkpoints.newest_valid(layout, source)
+        answer["resume_from"] = None if newest is None else to_text(newest)
+    return answer
+
+
+def _come_back(layout, jobs):
+    """Jobs that were moved away from here come back to their folders; where one never was here, its tombstone goes and
+    it counts as new."""
+    if not any(job["request"].get("moves") for job in jobs):
+        return
+    from . import moved
+
+    for job in jobs:
+        job_id = job["request"]["id"]
+        if moved.comes_back(layout, job["request"]):
+            moved.clear(layout, job_id)
+            if _exists(layout, job_id):
+                _cloned_entries(layout, layout.job(job_id), job_id)
+                moved.take_in(layout, job)
+
+
+def _cloned_entries(layout, folder, source):
+    """The code of the job in `folder`, all of it still here; None for a job without code."""
     old = read_json(os.path.join(folder, b"request.json"))
     if old is None:
         raise AgentError(
@@ -92,25 +134,14 @@ def run_clone(session, request):
             "the code of {} has been cleaned away here".format(source),
             "Submit the spec again from the folder that holds the code.",
         )
-    able.check_launchers([job])
-    able.check_programs(layout, [job], entries)
-    if request.get("resume"):
-        job["resume"] = {"v": 1, "job": source}
-    blobs.check_space(layout.root, *manifest.total(entries or []))
-    answer = commit(layout, [(job, entries)], [])
-    if request.get("resume"):
-        from . import checkpoints
-
-        newest = checkpoints.newest_valid(layout, source)
-        answer["resume_from"] = None if newest is None else to_text(newest)
-    return answer
+    return entries
 
 
 def run_tombstone(session, request):
     """Operation `tombstone`: close the id of a submit that was broken off, unless the job has arrived.
 
-    With `cancelled` it is the end of a job that is being sent still: its sender finds it there. `request` is what was
-    being sent, for whoever reads this folder later.
+    With `cancelled` it is the end of a job that is being sent still: its sender finds it there. With `moved` (`{moves,
+    to}`) the job goes elsewhere. `request` is what was being sent, for whoever reads this folder later.
     """
     layout = session.layout
     job_id = request.get("id")
@@ -136,6 +167,10 @@ def _buried(request, job_id, now):
 
 
 def _verdict(request, now):
+    if isinstance(request.get("moved"), dict):
+        from . import moved
+
+        return moved.verdict(moved.count(request["moved"]) or 1, request["moved"].get("to"), now)
     cancelled = bool(request.get("cancelled"))
     return {
         "v": 1,

@@ -96,16 +96,12 @@ def rounded(number: float, values: Range) -> int | float:
 def shares(parallel: int, counts: Mapping[str, int]) -> dict[str, int]:
     """How many trials each host may run at once, `parallel` in all, by how many each has.
 
-    A host has at least one and never more than it has trials. Where hosts outnumber `parallel`, those with the fewest
-    trials are left out: they may have none.
+    Each has at least one; where hosts outnumber `parallel`, those with the fewest are left out: they may have none.
     """
     able = sorted((host for host in counts if counts[host] > 0), key=lambda host: -counts[host])[:parallel]
     given = dict.fromkeys(able, 1)
-    for _ in range(parallel - len(able)):
-        open_ = [host for host in able if given[host] < counts[host]]
-        if not open_:
-            break
-        given[max(open_, key=lambda host: counts[host] / (given[host] + 1))] += 1
+    for _ in range(parallel - len(able) if able else 0):
+        given[max(able, key=lambda host: counts[host] / (given[host] + 1))] += 1
     return {host: given[host] for host in counts if host in given}
 
 

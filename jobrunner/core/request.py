@@ -25,13 +25,16 @@ def build_request(
     sweep: Mapping[str, Any] | None = None,
     schedule: Mapping[str, Any] | None = None,
     ids: Mapping[str, str] | None = None,
+    plain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The request for one job on one host.
 
     `client` is `{"host", "user"}`, `code` `{"files", "bytes", "commit", "branch", "dirty"}` or None. A trial's `sweep`
     holds at least `id` and `parameters` (name to text), which are filled into the words here.
     `ids` has the full id of every job that `after` and `{checkpoint:JOB}` call by a name or a part of its id.
+    `plain` is the spec as the host is to keep it, where that is at hand already (`spec.as_json()`).
     """
+    plain = spec.as_json() if plain is None else plain
     values: dict[str, str] | None = None
     if spec.sweep is not None or sweep is not None:
         values = {str(name): str(value) for name, value in ((sweep or {}).get("parameters") or {}).items()}
@@ -44,15 +47,20 @@ def build_request(
         "retry_of": retry_of,
         "sweep": dict(sweep) if sweep is not None else None,
         "schedule": dict(schedule) if schedule is not None else None,
-        "spec": spec.as_json(),
-        "run": _run(spec, host, values, ids or {}),
+        "spec": dict(plain),
+        "run": _run(spec, plain, host, values, ids or {}),
         "code": dict(code) if code is not None else None,
         "client": dict(client),
     }
 
 
-def _run(spec: JobSpec, host: HostSpec, values: Mapping[str, str] | None, known: Mapping[str, str]) -> dict[str, Any]:
-    plain = spec.as_json()
+def _run(
+    spec: JobSpec,
+    plain: Mapping[str, Any],
+    host: HostSpec,
+    values: Mapping[str, str] | None,
+    known: Mapping[str, str],
+) -> dict[str, Any]:
     ids = spec.card_ids
     env = dict(zip(spec.env, fill_words(list(spec.env.values()), values, checkpoints=False), strict=True))
     return {

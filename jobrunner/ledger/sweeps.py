@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from jobrunner.core.errors import NotFoundError, UsageError
+from jobrunner.core.jobs import JobRow
+from jobrunner.ledger import writing
 from jobrunner.ledger.records import dump, load
 from jobrunner.ledger.store import Store
 
@@ -63,6 +65,16 @@ class Trial:
     note: Json = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Sending:
+    """A trial that is about to be sent as `row`; `before` is the job that ran it until now, if any."""
+
+    trial: Trial
+    row: JobRow
+    request: Json
+    before: str | None = None
+
+
 class Sweeps:
     """The part of the ledger about sweeps. Every method raises LedgerError as `Ledger` does."""
 
@@ -75,6 +87,40 @@ class Sweeps:
         with self._store.write("noting a sweep in the ledger") as db:
             db.execute("DELETE FROM sweeps WHERE id = ?", (row.id,))
             db.insert("sweeps", [record])
+
+    def take_over(self, id_: str, expected: Json, submitter: Json) -> bool:
+        """Become the submitter of a sweep in place of a dead one; False if somebody else was quicker."""
+        with self._store.write() as db:
+            sql = "UPDATE sweeps SET submitter = ? WHERE id = ? AND submitter = ?"
+            return bool(db.execute(sql, (dump(submitter), id_, dump(expected))).rowcount)
+
+    def stage(
+        self, items: Iterable[Sending], *, spec_digest: str, code_digest: str | None, submitter: Json, at: str
+    ) -> builtins.list[str]:
+        """Remember jobs of trials before any host hears of them, in one transaction; returns the jobs' ids.
+
+        A trial that another process has given to a job meanwhile (it is not `before` any more) is left out.
+        """
+        staged: builtins.list[str] = []
+        with self._store.write("noting trials in the ledger") as db:
+            for item in items:
+                sql = "UPDATE trials SET job = ?, updated_at = ? WHERE sweep = ? AND point = ? AND job IS ?"
+                values = (item.row.id, at, item.trial.sweep, item.trial.point, item.before)
+                if not db.execute(sql, values).rowcount:
+                    continue
+                writing.insert_job(db, item.row, at)
+                writing.insert_request(
+                    db, item.row.id, item.request,
+                    spec_digest=spec_digest, code_digest=code_digest, submitter=submitter,
+                )  # fmt: skip
+                staged.append(item.row.id)
+        return staged
+
+    def requests(self, sweep: str) -> dict[str, dict[str, Any]]:
+        """What hosts were told of the sweep (`request.sweep`), by job."""
+        sql = "SELECT id, json_extract(request, '$.sweep') FROM jobs JOIN requests ON job = id WHERE sweep = ?"
+        with self._store.read() as connection:
+            return {row[0]: load(row[1], {}) for row in connection.execute(sql, (sweep,))}
 
     def change(self, id_: str, at: str, **changes: Any) -> None:
         """Change fields of a sweep."""

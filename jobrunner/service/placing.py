@@ -40,6 +40,17 @@ def place_all(session: Session, specs: Sequence[JobSpec], only: str | None) -> l
     return placed
 
 
+def facts_of(
+    session: Session, spec: JobSpec, only: str | None, among: Sequence[str] | None = None
+) -> list[HostFacts]:
+    """What is known now of the hosts that a spec may go to (of `among`, if given); looked at where that may matter."""
+    names = [name for name in _candidates(session, spec, only) if among is None or name in among]
+    if _obvious(session, spec, names):
+        return [_remembered(session, names[0])]
+    facts = _look(session, names) if names else {}
+    return [facts[name] for name in names]
+
+
 def _candidates(session: Session, spec: JobSpec, only: str | None) -> list[str]:
     """Hosts that a spec may go to by its own words; all known ones where it names none."""
     holders = _holders(session, spec)

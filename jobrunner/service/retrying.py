@@ -16,7 +16,6 @@ from jobrunner.service.clock import now
 from jobrunner.service.placing import place_all
 from jobrunner.service.reconcile import reconcile, remember_host
 from jobrunner.service.session import Session, client_identity
-from jobrunner.service.submit import NOT_REACHED
 from jobrunner.service.submitresult import SubmitResult
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class _Shipment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         certain = isinstance(error, HostError | UsageError) and not isinstance(error, LinkLostError)
-        earlier = self.going_to and isinstance(error, NOT_REACHED)  # an earlier retry may have brought it there
+        earlier = self.going_to and isinstance(error, staging.NOT_REACHED)  # an earlier retry may have brought it there
         if certain and not earlier:
             there = False
             if self.id and error is not None:

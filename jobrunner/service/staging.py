@@ -6,7 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 TRIES = 3
 """A cut exchange is begun anew so often: it goes on under the same ids, so nothing happens twice."""
 
+NOT_REACHED = (ConnectError, HostKeyError, AuthError)
+"""Errors after which the host has been told nothing."""
+
+TOGETHER = 200
+"""So many jobs go in one exchange at most, so that each is soon answered."""
+
 BULK_BYTES = 32 * 1024 * 1024
 """From so many bytes on a tree travels over a connection of its own."""
 
@@ -44,6 +50,20 @@ class Sent:
     files: int
     bytes: int
     existed: list[str]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A job to be sent. `resumed`: an earlier submit may have brought it to its host already."""
+
+    request: Mapping[str, Any]
+    secrets: Mapping[str, str] = field(repr=False)
+    resumed: bool = False
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return str(self.request["id"])
 
 
 def request_for(
@@ -92,6 +112,29 @@ def read_code(session: Session, folder: Path, code: Code, *, large: bool = True)
     for text in tree.warnings:
         session.warn(text)
     return tree
+
+
+def deliver(session: Session, alias: str, parcels: Sequence[Parcel], tree: Tree | None) -> Sent | JobrunnerError:
+    """Bring jobs that share a tree to a host, as many exchanges as it takes; the error that ended it is returned.
+
+    After one the ledger keeps those jobs that the host has or may have, and forgets those that it surely does not.
+    """
+    files, size, existed = 0, 0, list[str]()
+    for begin in range(0, len(parcels), TOGETHER):
+        some = parcels[begin : begin + TOGETHER]
+        jobs = [{"request": item.request, "secrets": item.secrets} for item in some]
+        try:
+            sent = stage(session, alias, jobs, tree)
+        except LinkLostError as error:
+            return error  # the rows stay: nobody knows yet whether the host has the jobs
+        except (HostError, UsageError) as error:
+            # An earlier submit may have brought there what this one could not even ask about.
+            left = parcels[begin:]
+            ids = [item.id for item in left if not (item.resumed and isinstance(error, NOT_REACHED))]
+            there = forget_unless_there(session, alias, ids, error)
+            return Sent(files, size, [*existed, *there]) if len(there) == len(left) else error
+        files, size, existed = files + sent.files, size + sent.bytes, existed + sent.existed
+    return Sent(files, size, existed)
 
 
 def stage(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree: Tree | None) -> Sent:
@@ -150,7 +193,7 @@ def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
     if tree is not None:
         packed = base64.b64encode(zlib.compress(json.dumps(tree.manifest).encode(), 1)).decode("ascii")
     carrier = link.bulk() if tree is not None and tree.size >= BULK_BYTES else link
-    with session.timings.phase("transfer"), carrier.stream("stage", jobs=list(jobs), manifest_z=packed) as stream:
+    with carrier.stream("stage", jobs=list(jobs), manifest_z=packed) as stream:
         answer, files, size = stream.read_json(), 0, 0
         if "ok" not in answer:
             files, size = _send_blobs(session, alias, stream, tree, _needed(alias, tree, answer.get("need")))

@@ -15,15 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import (
-    AuthError,
-    ConnectError,
-    HostError,
-    HostKeyError,
-    JobrunnerError,
-    LinkLostError,
-    UsageError,
-)
+from jobrunner.core.errors import JobrunnerError
 from jobrunner.core.ids import new_id
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
@@ -37,10 +29,6 @@ if TYPE_CHECKING:
     from jobrunner.core.placement import Placement
     from jobrunner.service.specs import LoadedSpec
     from jobrunner.upload import Tree
-
-
-NOT_REACHED = (ConnectError, HostKeyError, AuthError)
-"""Errors after which the host has been told nothing."""
 
 
 @dataclass
@@ -221,17 +209,8 @@ def _stage_all(session: Session, shipments: list[Shipment]) -> dict[tuple[str, i
         groups.setdefault(_group(shipment), []).append(shipment)
 
     def one(group: list[Shipment]) -> staging.Sent | JobrunnerError:
-        first = group[0]
-        jobs = [{"request": item.request, "secrets": item.loaded.secrets} for item in group]
-        try:
-            return staging.stage(session, first.host, jobs, first.tree)
-        except LinkLostError as error:
-            return error  # the rows stay: nobody knows yet whether the host has the jobs
-        except (HostError, UsageError) as error:
-            # An earlier submit may have brought there what this one could not even ask about.
-            ids = [item.id for item in group if not (item.resumed and isinstance(error, NOT_REACHED))]
-            there = staging.forget_unless_there(session, first.host, ids, error)
-            return staging.Sent(0, 0, there) if len(there) == len(group) else error
+        parcels = [staging.Parcel(item.request, item.loaded.secrets, item.resumed) for item in group]
+        return staging.deliver(session, group[0].host, parcels, group[0].tree)
 
     with ThreadPoolExecutor(max_workers=min(16, len(groups))) as pool:
         futures = {key: pool.submit(one, group) for key, group in groups.items()}
