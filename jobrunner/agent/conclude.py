@@ -174,7 +174,7 @@ def finish(layout, job_id, verdict):
         jobs.journal(
             layout,
             job_id,
-            "final",
+            "moved" if verdict["state"] == jobs.MOVED else "final",
             state=verdict["state"],
             reason=verdict.get("reason"),
             exit_code=verdict.get("exit_code"),

@@ -6,6 +6,8 @@ from . import clock, files, leases
 
 FORMAT = 1
 FINAL = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "LOST")
+MOVED = "MOVED"  # it was taken out of the queue here and goes on elsewhere
+OVER = (*FINAL, MOVED)  # nothing further comes of it here
 
 
 def exists(layout, job_id):
@@ -168,6 +170,7 @@ def job_view(layout, job_id, names=None):
     if record is None:
         return None
     verdict = final(layout, job_id)
+    away = verdict is not None and verdict.get("state") == MOVED
     numbers = attempts(layout, job_id)
     newest = numbers[-1] if numbers else 0
     starts = {n: start(layout, job_id, n) or {} for n in numbers}
@@ -179,6 +182,8 @@ def job_view(layout, job_id, names=None):
     view.update(_outcome(state, verdict, starts.get(newest) or {}, newest, entry))
     view["attempts"] = [_attempt_view(layout, job_id, n, starts[n], ends[n], verdict) for n in numbers]
     view["log_bytes"] = view["attempts"][-1]["log_bytes"] if numbers else 0
+    if away:
+        view.update(ended_at=None, moved={key: verdict.get(key) for key in ("to", "moves", "at")})
     return view
 
 

@@ -19,6 +19,7 @@ OPERATIONS = {
     "stage": "stage.run",
     "clone": "stage.run_clone",
     "tombstone": "stage.run_tombstone",
+    "take_back": "moved.run_take_back",
     "tail": "tail.run",
     "stop": "stop.run",
     "wish": "wish.run",

@@ -15,7 +15,7 @@ def states_for(layout, entry):
     states = dict(told.get("after") or {})
     for dependency in wanted:
         verdict = _local(layout, dependency.get("job"))
-        if verdict:
+        if verdict and verdict["state"] in jobs.FINAL:  # not of one that was moved: its new host tells
             states[dependency.get("job")] = verdict["state"]
     return states
 

@@ -105,7 +105,7 @@ def wait_final(layout, ids, seconds):
     end, pause = time.monotonic() + seconds, 0.01
     while True:
         views = {job_id: settle.settle(layout, job_id) for job_id in ids}
-        if time.monotonic() >= end or all(view is None or view["state"] in jobs.FINAL for view in views.values()):
+        if time.monotonic() >= end or all(view is None or view["state"] in jobs.OVER for view in views.values()):
             return views
         time.sleep(min(pause, max(0.0, end - time.monotonic())))
         pause = min(pause * 1.5, 0.25)

@@ -33,14 +33,14 @@ def run(session, request):
 
 
 def _seen(layout, job_id, before, names):
-    if before is not None and before["state"] in jobs.FINAL:
+    if before is not None and before["state"] in jobs.OVER:
         return before
     return settle.settle(layout, job_id, names)
 
 
 def over(views, known):
     """True if there is something to tell: a state that the client does not know, or nothing left to wait for. Pure."""
-    live = [job_id for job_id, view in views.items() if view and view["state"] not in jobs.FINAL]
+    live = [job_id for job_id, view in views.items() if view and view["state"] not in jobs.OVER]
     changed = any(view and job_id in known and known[job_id] != view["state"] for job_id, view in views.items())
     return not live or changed
 

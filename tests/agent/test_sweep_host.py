@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobrunner.agent import order, shortlist, trials
-from tests.support.agentproc import agent_host, job, until
+from tests.support.agentproc import Tree, agent_host, job, until
 from tests.support.running import Runs
 
 SWEEP = "asweep0001"
@@ -114,3 +114,72 @@ def test_failures_are_counted_once_and_by_sweep(runs: Runs) -> None:
     assert runs.final("afailed001")["state"] == "FAILED"
     lines = (runs.host.job("afailed001").parents[1] / "sweeps" / f"{SWEEP}.jsonl").read_text().splitlines()
     assert [json.loads(line)["job"] for line in lines] == ["afailed001"]
+
+
+def take_back(runs: Runs, *ids: str, moves: int = 1) -> dict[str, Any]:
+    to = {"alias": "other", "instance": "i9", "hostname": "h9"}
+    return runs.channel.ask("take_back", jobs=dict.fromkeys(ids, moves), to=to)
+
+
+def test_a_waiting_trial_is_taken_back_for_good(runs: Runs) -> None:
+    runs.channel.stage([trial("afirst0001", HELD, 1), trial("asecond001", "echo never", 1)], None)
+    runs.running("afirst0001")
+    for _ in range(2):  # a repeated question has the same answer
+        answer = take_back(runs, "afirst0001", "asecond001")
+        assert answer["taken"] == {"afirst0001": False, "asecond001": True}
+        view = answer["jobs"]["asecond001"]
+        assert (view["state"], view["moved"]["to"]["alias"], view["moved"]["moves"]) == ("MOVED", "other", 1)
+    assert take_back(runs, "asecond001", moves=2)["taken"] == {"asecond001": False}
+    late = runs.channel.stage([trial("asecond001", "echo never", 1)], None)
+    assert late["jobs"]["asecond001"]["state"] == "MOVED", "a submit that comes late does not start it here again"
+    go(runs, "afirst0001")
+    assert runs.final("afirst0001")["state"] == "COMPLETED"
+    until(lambda: runs.dispatcher() == 0)
+    assert runs.view("asecond001")["state"] == "MOVED" and not (runs.host.job("asecond001") / "1").exists()
+    assert runs.channel.ask("stop", ids=["asecond001"], wait_s=30)["jobs"]["asecond001"]["state"] == "MOVED"
+    assert runs.channel.ask("wait", ids=["asecond001"], timeout_s=30)["jobs"]["asecond001"]["state"] == "MOVED"
+
+
+def test_what_is_held_cancelled_or_has_run_is_not_taken(runs: Runs) -> None:
+    retry = {"max": 1, "on": ["exit"], "backoff_s": 600}
+    runs.channel.stage([trial("aheld00001", HELD, 1), trial("aheld00002", "true", 1)], None)
+    runs.channel.stage([trial("aagain0001", "exit 1", retry=retry)], None)
+    until(lambda: runs.view("aagain0001")["attempt"] == 2)
+    runs.channel.ask("wish", ids=["aheld00002"], kind="hold")
+    assert take_back(runs, "aheld00002", "aagain0001", "anobody001")["taken"] == {
+        "aheld00002": False,
+        "aagain0001": False,
+    }
+    assert [runs.view(id_)["state"] for id_ in ("aheld00002", "aagain0001")] == ["QUEUED", "QUEUED"]
+
+
+def test_a_trial_comes_back_to_the_host_that_it_left(runs: Runs) -> None:
+    runs.channel.stage([trial("aholder001", HELD, 1)], None)
+    runs.running("aholder001")
+    tree = Tree().file("data.txt", b"hello\n")
+    runs.channel.stage([trial("areturn001", "cat data.txt; echo $SECRET", 1, secrets=["SECRET"])], tree)
+    secrets = runs.host.job("areturn001") / "secrets.json"
+    assert take_back(runs, "areturn001")["taken"]["areturn001"] and not secrets.exists()
+    back = trial("areturn001", "cat data.txt; echo $SECRET", 1, secrets=["SECRET"])
+    back["secrets"] = {"SECRET": "shh"}
+    back["request"]["moves"] = 1
+    assert runs.channel.stage([back], None)["jobs"]["areturn001"]["state"] == "MOVED", (
+        "this very sending was taken back"
+    )
+    back["request"]["moves"] = 2
+    for _ in range(2):
+        assert runs.channel.stage([back], None)["jobs"]["areturn001"]["state"] == "QUEUED"
+    go(runs, "aholder001")
+    assert runs.final("areturn001")["state"] == "COMPLETED" and runs.log("areturn001") == "hello\nshh\n"
+    assert not secrets.exists()
+
+
+def test_a_tombstone_of_a_move_gives_way_to_a_later_sending(runs: Runs) -> None:
+    away = {"moves": 1, "to": {"alias": "other"}}
+    view = runs.channel.ask("tombstone", id="agrave0001", name="g", request={}, moved=away)["jobs"]["agrave0001"]
+    assert view["state"] == "MOVED"
+    entry = trial("agrave0001", "echo here")
+    assert runs.channel.stage([entry], None)["jobs"]["agrave0001"]["state"] == "MOVED"
+    entry["request"]["moves"] = 2
+    runs.channel.stage([entry], None)
+    assert runs.final("agrave0001")["state"] == "COMPLETED" and runs.log("agrave0001") == "here\n"
