@@ -29,7 +29,7 @@ WORDS = (
     "inconsistent|already|in use|busy|is used|occupied|running|alarm|critical|lost|broken|closed|reset|corrupt|"
     "truncated|overflow|nan|terminat|exits|exited|exitcode|exit code|return code|drvret|not loaded|not installed|"
     "not initial|re-initial|initialize|not compiled|not a supported|no module|no device|no npu|no gpu|no cuda|"
-    "no kernel|duplicate|not match|"
+    "no kernel|duplicate|not match|temporarily unavailable|variable is not set|"
     "ignoring|fall back|bad |unbound|stale|read-only|too many|too large|insufficient|disconnect|illegal|watchdog|"
     "heartbeat|ecc|uce |conda init|solving|device = cpu|not available|not been properly|expected all tensors|"
     "only_cards|ascending|size mismatch|manifest|x509|glibc|static tls|cann|overwrite|interrupt|"
