@@ -137,6 +137,12 @@ def _promote_metric(spec: JobSpec) -> Iterator[Fault]:
             yield Fault(("promote", "metric"), text, nearest(metric, spec.metrics))
 
 
+def _promote_checkpoint(spec: JobSpec) -> Iterator[Fault]:
+    if spec.promote is not None and not spec.checkpoints.paths:
+        text = "promote: a model is one of the checkpoints, and checkpoints.paths names no files"
+        yield Fault(("promote",), text, on_key=True)
+
+
 def _sweep_metrics(spec: JobSpec) -> Iterator[Fault]:
     if spec.sweep is None:
         return
@@ -222,5 +228,6 @@ _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("metrics",), _metrics),
     (("sweep", "metrics"), _sweep_metrics),
     (("promote", "metrics"), _promote_metric),
+    (("promote", "checkpoints"), _promote_checkpoint),
     (("sweep", "args", "resume_args", "command", "env", "after"), _placeholders),
 )

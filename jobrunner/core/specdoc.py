@@ -14,7 +14,7 @@ from jobrunner.core.words import Fault, faults_of
 from jobrunner.core.yamldoc import Path
 
 # What `submit` can act on beside plain jobs; other keys of LATER are read, checked, and then refused.
-ENABLED: frozenset[str] = frozenset()
+ENABLED: frozenset[str] = frozenset({"promote"})
 LATER = ("sweep", "schedule", "promote")
 
 
@@ -68,13 +68,17 @@ def read_spec(
     document.problems += [document.problem_at(f.path, f.message, f.suggestion, on_key=f.on_key) for f in faults]
     for key in LATER:
         if key in data and data[key] is not None and key not in enabled:
-            document.problems.append(
-                document.problem_at((key,), f"`{key}` is not yet in this version; remove it", on_key=True)
-            )
+            document.problems.append(document.problem_at((key,), _not_here(key, file), on_key=True))
     document.problems = document.ordered()
     if not document.problems:
         document.spec = spec
     return document
+
+
+def _not_here(key: str, file: str) -> str:
+    if key == "schedule":
+        return f"a spec with `schedule` is not submitted once; `jobrunner schedule add {file}` has it run at its times"
+    return f"`{key}` is not yet in this version; remove it"
 
 
 def _validated(data: dict[str, Any]) -> tuple[JobSpec | None, list[Fault]]:

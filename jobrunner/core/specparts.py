@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt
 
 from jobrunner.core.fields import Glob, Length, Line, Model, Objective, Written
 from jobrunner.core.words import found, refuse
@@ -100,12 +100,24 @@ class Checkpoints(Model):
     pull: PULLS = Field(default="none", description="Which are fetched to this machine when the job has ended.")
 
 
+def check_target(value: str) -> str:
+    """The folder of a kept model: relative to the host's root, absolute, or in one's home; never out of the root."""
+    if ".." in value.split("/") or "\n" in value or value.rstrip("/") in ("", "~", "."):
+        refuse(f"{found(value)} cannot be the folder of a model: name one, without '..'")
+    if value.startswith("~") and not value.startswith("~/"):
+        refuse(f"{found(value)}: only one's own home, ~/, can be named", "~/" + value[1:].partition("/")[2])
+    return value.rstrip("/")
+
+
 class Promote(Model):
     """Keep the new model only if it beats the one that is kept."""
 
     metric: Objective = Field(description="A metric and min or max.")
     checkpoint: Literal["best", "last"] = Field(default="best", description="Which checkpoint is the model.")
-    to: Line = Field(description="Where the kept model lies.")
+    to: Annotated[Line, AfterValidator(check_target)] = Field(
+        description="The folder on the host where the kept model lies: below the host's root, or from / or ~/ on."
+    )
+    pull: StrictBool = Field(default=False, description="Fetch a promoted model to this machine, too.")
 
 
 def code_of(value: Any) -> Any:

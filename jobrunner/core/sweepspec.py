@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, StrictBool, StrictInt, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PlainValidator, StrictBool, StrictInt, Tag
 
+from jobrunner.core.cronspec import check_cron, check_jitter, check_timezone
 from jobrunner.core.fields import IDENTIFIER_PATTERN, Length, Line, MetricName, Model, PositiveLength, Shape, Written
 from jobrunner.core.words import Fault, found, nearest, refuse
 
@@ -148,8 +149,12 @@ class Sweep(Model):
 class Schedule(Model):
     """When a spec is submitted again by itself."""
 
-    cron: Line = Field(description="Five fields (minute hour day month weekday), or a word such as @daily.")
-    timezone: Line = Field(description="The zone of `cron`, such as Asia/Shanghai.")
+    cron: Annotated[Line, AfterValidator(check_cron)] = Field(
+        description="Five fields (minute hour day month weekday), or a word such as @daily."
+    )
+    timezone: Annotated[Line, AfterValidator(check_timezone)] = Field(
+        description="The zone of `cron`, such as Asia/Shanghai."
+    )
     overlap: Literal["skip", "queue", "replace", "allow"] = Field(
         default="skip", description="What happens when the run before has not ended."
     )
@@ -157,7 +162,9 @@ class Schedule(Model):
         default="latest", description="Which missed runs are made up for."
     )
     deadline: PositiveLength | None = Field(default=None, description="A run later than this is not made up for.")
-    jitter: Length = Field(default="0s", validate_default=True, description="A random delay of up to this; 5m at most.")
+    jitter: Annotated[Length, AfterValidator(check_jitter)] = Field(
+        default="0s", validate_default=True, description="Starts are spread over this; 5m at most."
+    )
     code: Literal["latest", "pinned"] = Field(
         default="latest", description="The folder at that time, or as it was when added."
     )

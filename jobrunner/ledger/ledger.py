@@ -33,6 +33,7 @@ from jobrunner.ledger.store import Store
 
 if TYPE_CHECKING:
     from jobrunner.ledger.metrics import Metrics
+    from jobrunner.ledger.promotions import Promotions
     from jobrunner.ledger.schedules import Schedules
     from jobrunner.ledger.sweeps import Sweeps
 
@@ -283,10 +284,17 @@ class Ledger:
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Schedules, their due times, and the models that were promoted."""
+        """Schedules and their due times."""
         from jobrunner.ledger.schedules import Schedules
 
         return Schedules(self._store)
+
+    @cached_property
+    def promotions(self) -> Promotions:
+        """Models that were promoted, and what else is done with jobs once they have ended."""
+        from jobrunner.ledger.promotions import Promotions
+
+        return Promotions(self._store)
 
     # Hosts and the file itself
 

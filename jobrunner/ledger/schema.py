@@ -140,31 +140,39 @@ def _sweeps_and_metrics(db: Database) -> None:
 @MIGRATIONS(name="0003_schedules_and_promotions")
 def _schedules_and_promotions(db: Database) -> None:
     texts = "id name state cron timezone added_at considered_until removed_at host spec file folder"
-    texts += " code_digest code pinned environ_file updated_at"
+    texts += " code pinned updated_at"
     db.table("schedules").create(
         {"seq": int, **dict.fromkeys(texts.split(), str)},
         pk="seq",
         not_null={"id", "name", "state", "cron", "timezone", "added_at", "spec"},
     )
     db.table("schedules").create_index(["id"], unique=True)
+    texts = "schedule due outcome why fired_at job sweep claimed_by updated_at"
     runs = db.table("runs")
     runs.create(
-        {
-            "seq": int,
-            **dict.fromkeys(("schedule", "due", "outcome", "why", "fired_at", "job", "claimed_by", "updated_at"), str),
-            "manual": int,
-        },
+        {"seq": int, **dict.fromkeys(texts.split(), str), "manual": int},
         pk="seq",
         not_null={"schedule", "due", "outcome"},
         defaults={"manual": 0},
     )
     runs.create_index(["schedule", "due", "manual"], unique=True)  # a due time fires once, whoever asks
+    runs.create_index(["outcome"])
     runs.create_index(["job"])
-    texts = "target job host checkpoint path sha256 metric direction at decision why schedule pulled_to"
+    _create_promotions(db)
+    db.execute("PRAGMA user_version=3")
+
+
+def _create_promotions(db: Database) -> None:
+    texts = "target job host checkpoint path version sha256 metric direction at decision why schedule pulled_to"
     db.table("promotions").create(
         {"seq": int, **dict.fromkeys(texts.split(), str), "value": float, "against": float, "current": int},
         pk="seq",
         not_null={"target", "at", "decision"},
+        defaults={"current": 0},
     )
     db.table("promotions").create_index(["target", "seq"])
-    db.execute("PRAGMA user_version=3")
+    db.table("promotions").create_index(["job"])
+    # What is to be done with a job once it has ended (pull, promote): a row per job when it was, or was tried.
+    db.table("followups").create(
+        {"job": str, "kind": str, "done": int, "tries": int, "tried_at": str, "why": str}, pk=("job", "kind")
+    )

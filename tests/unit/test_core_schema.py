@@ -23,7 +23,8 @@ CHECK = {kind: jsonschema.Draft202012Validator(json_schema(kind)) for kind in ("
 LATER = {"sweep", "schedule", "promote"}
 # What no schema says: one key against another's content, and the insides of a regular expression.
 BEYOND = ("exclude each other", "needs 'b' in", "checkpont", "`env` too", "second time", "twice", "which is best",
-          "never used", "no regular", "no group", "HOST:CONTAINER", "ten years")  # fmt: skip
+          "never used", "no regular", "no group", "HOST:CONTAINER", "ten years",
+          "schedule.cron", "schedule.timezone", "schedule.jitter", "names no files", "promote.to")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["spec", "hosts"])
