@@ -72,23 +72,42 @@ def container_name(job_id, attempt):
     return "jobrunner-{}-{}".format(job_id, attempt)
 
 
+_NOT_YOURS = ("--detach", "--restart", "--gpus", "--entrypoint", "--cidfile", "--tty")
+_CARD_FILES = ("/dev/davinci", "/dev/cambricon_dev", "/dev/nvidia", "/dev/mtgpu.")
+
+
 def refusal(options, nodes):
     """Why a spec's own words for `docker run` cannot be had, or None. `nodes`: the job's own device files. Pure."""
     words = [str(option) for option in options]
     for at, word in enumerate(words):
         name, _, value = word.partition("=")
         value = value or (words[at + 1] if at + 1 < len(words) else "")
-        if name in ("-d", "--detach", "--restart", "--gpus", "--entrypoint", "--cidfile", "-t", "-it", "-ti", "--tty"):
+        if name in _NOT_YOURS or _lets_go(name):
             return "runtime.docker.options has {}: {}".format(
                 name,
                 "the cards are the job's own" if name == "--gpus" else "jobrunner has to run and watch the container",
             )
+        if name in ("-e", "--env") or (name[:2] == "-e" and name[2:]):
+            variable = (word[2:] if name[:2] == "-e" and name[2:] else value).partition("=")[0]
+            if variable.endswith(("_VISIBLE_DEVICES", "_VISIBLE_DEVICE")):
+                return "runtime.docker.options sets {}: the cards are the job's own".format(variable)
         path = value.partition(":")[0]
-        if name == "--device" and path.startswith(("/dev/davinci", "/dev/cambricon_dev", "/dev/nvidia")):
-            foreign = path[-1:].isdigit() and path not in nodes
-            if foreign:
-                return "runtime.docker.options has --device {}, which is not a card of this job".format(path)
+        if name == "--device" and _opens_others(path, nodes):
+            return "runtime.docker.options has --device {}, which is not a card of this job".format(path)
     return None
+
+
+def _opens_others(path, nodes):
+    """True for a device file of another card, and for a folder that holds them. Pure."""
+    while "//" in path or (path.endswith("/") and path != "/"):
+        path = path.replace("//", "/").rstrip("/")
+    return path == "/dev" or (path.startswith(_CARD_FILES) and path[-1:].isdigit() and path not in nodes)
+
+
+def _lets_go(word):
+    """True for single letters that detach the container or give it a terminal: -d, -t, -it, -itd. Pure."""
+    letters = set(word[1:])
+    return word[:1] == "-" and letters <= set("dit") and bool(letters & set("dt"))
 
 
 def has(options, *names):

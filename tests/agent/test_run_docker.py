@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.agent.containers_plan import refusal
 from tests.support.agentproc import agent_host, until
 from tests.support.running import Runs, gone, kill
 
@@ -134,3 +135,18 @@ def test_container_outlives_everybody(runs: Runs) -> None:
     kill(int(record.read_text().split()[1]))
     assert runs.final("adocker03")["reason"] == "unobserved"
     assert runs.final("adocker04")["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--device", "/dev/davinci0"], "not a card of this job"), (["--device=/dev/davinci0:/dev/davinci3"], "not a card"),
+    (["--device", "/dev"], "--device /dev,"), (["--device=/dev//"], "--device"), (["--device", "//dev/davinci0"], "not a"),
+    (["-e", "ASCEND_VISIBLE_DEVICES=0-7", "--runtime", "ascend"], "sets ASCEND_VISIBLE_DEVICES"),
+    (["-eASCEND_RT_VISIBLE_DEVICES=0"], "sets ASCEND_RT_"), (["--env=CAMBRICON_VISIBLE_DEVICES=all"], "sets CAMBRICON_"),
+    (["--env", "MLU_VISIBLE_DEVICE"], "sets MLU_"), (["-dit"], "-dit"), (["-t"], "run and watch"), (["--detach=true"], "--detach"),
+    (["--gpus", "all"], "job's own"), (["--device", "/dev/davinci3"], None), (["--device", "/dev/davinci_manager"], None),
+    (["--device", "/dev/infiniband", "-i", "--ulimit", "memlock=-1", "-e", "NAME=d", "-v", "/data:/data"], None),
+    (["--privileged", "--pid", "host", "--cap-add", "SYS_PTRACE"], None), (["-u", "0:0"], None), ([], None),
+])  # fmt: skip
+def test_words_that_would_take_other_cards_or_the_container_away(options: list[str], said: str | None) -> None:
+    reason = refusal(options, ["/dev/davinci3"])
+    assert reason is None if said is None else reason is not None and said in reason
