@@ -143,6 +143,13 @@ def _promote_checkpoint(spec: JobSpec) -> Iterator[Fault]:
         yield Fault(("promote",), text, on_key=True)
 
 
+def _pausing(spec: JobSpec) -> Iterator[Fault]:
+    stop = spec.sweep.early_stop if spec.sweep else None
+    if stop is not None and stop.pause and not spec.checkpoints.paths:
+        text = "early_stop.pause keeps a trial's checkpoint to go on from, and `checkpoints.paths` names none"
+        yield Fault(("sweep", "early_stop", "pause"), text)
+
+
 def _sweep_metrics(spec: JobSpec) -> Iterator[Fault]:
     if spec.sweep is None:
         return
@@ -227,6 +234,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("sweep",), _sweep),
     (("metrics",), _metrics),
     (("sweep", "metrics"), _sweep_metrics),
+    (("sweep", "checkpoints"), _pausing),
     (("promote", "metrics"), _promote_metric),
     (("promote", "checkpoints"), _promote_checkpoint),
     (("sweep", "args", "resume_args", "command", "env", "after"), _placeholders),

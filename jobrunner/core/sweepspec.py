@@ -233,3 +233,11 @@ def _trials_faults(sweep: Sweep) -> Iterator[Fault]:
     if sweep.objective is None and (sweep.method in ("tpe", "cmaes") or sweep.early_stop):
         why = f"method {sweep.method}" if sweep.method in ("tpe", "cmaes") else "early_stop"
         yield Fault(("sweep",), f"{why} needs `objective`, such as `val_loss min`", on_key=True)
+    stop = sweep.early_stop
+    if stop is not None and stop.max is not None and stop.max <= stop.min:
+        yield Fault(("sweep", "early_stop", "max"), f"early_stop: max ({stop.max}) must be more than min ({stop.min})")
+    if sweep.method == "cmaes" and isinstance(sweep.parameters, dict):
+        ranges = [name for name, values in sweep.parameters.items() if isinstance(values, Range)]
+        if len(ranges) < 2:
+            text = f"method cmaes searches ranges, and needs two of them; {len(ranges)} of the parameters is one"
+            yield Fault(("sweep", "method"), f"{text}. tpe works with any", "tpe")

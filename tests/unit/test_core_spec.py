@@ -127,6 +127,12 @@ SWEEPS = [
     ("parameters: {lr: 3}", "list of values"),
     ("parameters: {lr: [1]}, on_error: stpo", "continue, stop"),
     ("method: list, parameters: [{lr: 1}, {x: 2}]", "same parameters"),
+    ("method: cmaes, trials: 3, objective: loss min, parameters: {lr: {min: 0, max: 1}}", "1 of the parameters is one"),
+    (
+        "parameters: {lr: [1]}, objective: loss min, early_stop: {method: asha, step: loss, min: 3, max: 3}",
+        "max (3) must",
+    ),
+    ("parameters: {lr: [1]}, objective: loss min, early_stop: {method: median, step: loss, pause: true}", "names none"),
 ]
 
 
