@@ -50,6 +50,7 @@ class Build:
                 "out": to_text(os.path.join(self.job, b"out")),
                 "resume": self.checkpoint,
                 "container": container,
+                "sweep": self.request.get("sweep"),
             }
         )
 

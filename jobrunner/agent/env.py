@@ -4,6 +4,7 @@ Setup lines are shell code, so a bash runs them (`env_shell`); what it exports a
 exported at the start, and only the differences are taken over. All names and values are bytes.
 """
 
+import json
 import os
 
 from . import env_conda, env_shell, env_vendor, files, runtime
@@ -114,7 +115,7 @@ def _lines(lines):
 
 
 def marks(job):
-    """What a spec may not set. `job` has id, name, attempt, device, cards, out, resume, container."""
+    """What a spec may not set. `job` has id, name, attempt, device, cards, out, resume, container, sweep."""
     table = {
         "JOBRUNNER_JOB_ID": job["id"],
         "JOBRUNNER_JOB_NAME": job["name"] or job["id"],
@@ -126,8 +127,21 @@ def marks(job):
     }
     if job.get("resume"):
         table["JOBRUNNER_RESUME_FROM"] = job["resume"]
+    table.update(trial(job.get("sweep")))
     table.update(runtime.visible_devices(job["device"], job["cards"], job.get("container", False)))
     return as_bytes(table)
+
+
+def trial(sweep):
+    """What a trial of a sweep is told about itself; `sweep` is that of its request. Pure."""
+    if not isinstance(sweep, dict) or not isinstance(sweep.get("parameters"), dict):
+        return {}
+    values = {str(name): str(value) for name, value in sweep["parameters"].items()}
+    table = {"JOBRUNNER_PARAM_" + name.upper(): value for name, value in values.items()}
+    table["JOBRUNNER_PARAMS"] = json.dumps(values, sort_keys=True)
+    table["JOBRUNNER_SWEEP_ID"] = str(sweep.get("id"))
+    table["JOBRUNNER_TRIAL"] = str(sweep.get("number"))
+    return table
 
 
 def defaults(environment, device, master_port, hccl_port, vendor_log=None):

@@ -200,11 +200,16 @@ def _described(layout, job_id, record, entry):
         "priority": (entry or {}).get("priority", run.get("priority") or 0),
         "not_before": (entry or {}).get("not_before"),
         "retry_of": record.get("retry_of"),
-        "sweep": record.get("sweep"),
-        "schedule": record.get("schedule"),
+        "sweep": _id_of(record.get("sweep")),
+        "schedule": _id_of(record.get("schedule")),
         "launcher": run.get("launcher") or "nohup",
         "warnings": warnings(layout, job_id),
     }
+
+
+def _id_of(part):
+    """The id of the sweep or schedule that a request tells of; None if it tells of none."""
+    return part.get("id") if isinstance(part, dict) else part
 
 
 def _outcome(state, verdict, started, newest, entry):

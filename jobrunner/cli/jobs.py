@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,9 @@ from jobrunner.cli import output
 from jobrunner.cli.command import command
 from jobrunner.cli.options import HostOption, Id, Ids, TargetOption
 from jobrunner.cli.output import Output
-from jobrunner.cli.views import job_table, one_line, plural, upload_words, yaml_lines
-from jobrunner.cli.words import duration, numbers, or_dash, size, visible
+from jobrunner.cli.submitted import about_upload, print_submitted
+from jobrunner.cli.views import job_table, one_line, plural
+from jobrunner.cli.words import duration, visible
 from jobrunner.core.errors import UsageError
 from jobrunner.core.states import JobState
 
@@ -64,72 +65,19 @@ def submit(
             result = service.submit(session, specs, host=host, overrides=overrides or [], dry_run=dry_run, large=large)
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt("interrupted; the same submit again goes on with what was sent") from stop
+        if follow and result.sweeps:
+            out.say("a sweep has many logs: waiting instead of following one (`jobrunner logs` shows any of them)")
+            follow, wait = False, True
         if dry_run or not (follow or wait) or not result.rows:
-            return _print_submitted(out, result)
+            return print_submitted(out, result)
         if follow:
             return _submit_and_follow(out, session, result)
         return _submit_and_wait(out, session, result)
 
 
-def _print_submitted(out: Output, result: SubmitResult) -> int:
-    data: dict[str, Any] = {"jobs": [row.as_json() for row in result.rows]}
-    if result.plans:
-        data["plans"] = result.plans
-    if result.report:
-        data["upload"] = result.report
-    if result.resumed:
-        data["resumed"] = result.resumed
-    if result.resume_from:
-        data["resume_from"] = result.resume_from
-    return out.result(data, result, lambda: _submitted_text(out, result))
-
-
-def _submitted_text(out: Output, result: SubmitResult) -> None:
-    for plan in result.plans:
-        _plan_text(out, plan)
-    _about_upload(out, result)
-    if result.rows:
-        out.table(job_table(result.rows, output.now(), result.notes))
-
-
-def _about_upload(out: Output, result: SubmitResult) -> None:
-    """What the sending did, to standard error."""
-    if upload_words(result.report):
-        out.say(upload_words(result.report))
-    for word in result.resumed:
-        out.say(f"{word}: went on with an earlier submit whose answer never came")
-    if result.resume_from:
-        out.say(f"goes on from checkpoint {result.resume_from}")
-
-
-def _plan_text(out: Output, plan: dict[str, Any]) -> None:
-    """One job of a dry run."""
-    cards = plan.get("cards")
-    cards_words = numbers(cards) if isinstance(cards, list) else or_dash(cards)
-    out.line(f"{visible(plan.get('name', '?'))}: would go to {or_dash(plan.get('host'))}")
-    pairs = [
-        ("spec", or_dash(plan.get("file"))),
-        ("device", or_dash(plan.get("device"))),
-        ("cards", cards_words),
-        ("command", or_dash(plan.get("command"))),
-        (
-            "code",
-            f"{plural(plan['files'], 'file')}, {size(plan.get('bytes'))}" if plan.get("files") is not None else "-",
-        ),
-        ("why", or_dash(plan.get("why"))),
-    ]
-    for name, value in pairs:
-        if value != "-":
-            out.line(f"  {name:<8} {value}")
-    if plan.get("spec"):
-        out.line("  as resolved:")
-        for line in yaml_lines(plan["spec"], "    "):
-            out.line(visible(line))
-
-
 def _submit_and_wait(out: Output, session: Session, result: SubmitResult) -> int:
     if not out.json:
-        _about_upload(out, result)
+        about_upload(out, result)
     for warning in result.warnings:
         out.warn(warning)
     words = [row.id for row in result.rows]
@@ -140,7 +88,7 @@ def _submit_and_follow(out: Output, session: Session, result: SubmitResult) -> i
     from jobrunner.cli.stream import looking_only, show_log
     from jobrunner.service import logs
 
-    _print_submitted(out, result)
+    print_submitted(out, result)
     word = result.rows[0].id
     with looking_only(word):
         pieces = logs.follow(session, word, follow=True, lines=None, attempt=None, grep=None, since=None)
@@ -323,7 +271,7 @@ def retry(
     from jobrunner.service import retrying
 
     with out.session() as session:
-        return _print_submitted(out, retrying.retry(session, word, fresh=fresh, elsewhere=elsewhere))
+        return print_submitted(out, retrying.retry(session, word, fresh=fresh, elsewhere=elsewhere))
 
 
 def hold(out: Output, ids: Ids) -> int:

@@ -14,7 +14,7 @@ from jobrunner.core.words import Fault, faults_of
 from jobrunner.core.yamldoc import Path
 
 # What `submit` can act on beside plain jobs; other keys of LATER are read, checked, and then refused.
-ENABLED: frozenset[str] = frozenset({"promote"})
+ENABLED: frozenset[str] = frozenset({"promote", "sweep"})
 LATER = ("sweep", "schedule", "promote")
 
 

@@ -223,6 +223,11 @@ def plain(value: Any) -> str | None:
     return value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def link(value: Any) -> str | None:
+    """The id of a sweep, schedule or job from a host, which may tell it with what else it knows. None if none."""
+    return plain(value.get("id") if isinstance(value, Mapping) else value)
+
+
 def whole(value: Any) -> int | None:
     """A number from a host that SQLite can hold, else None."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.core.states import JobState
-from jobrunner.ledger.records import Outcome, card_list, dump, plain, whole
+from jobrunner.ledger.records import Outcome, card_list, dump, link, plain, whole
 
 SETTLED_AFTER_S = 300
 """An answer that comes so many seconds after the row's last sighting cannot be an old one that was delayed."""
@@ -100,7 +100,7 @@ def _columns(stored: Mapping[str, Any], view: Mapping[str, Any], state: JobState
     columns: dict[str, Any] = {"state": state.value, "final": int(state.final), "progress": progress(view, state)}
     columns.update({key: plain(view[key]) for key in _TEXTS if key in view})
     columns.update({key: whole(view[key]) for key in _NUMBERS if key in view})
-    columns.update({key: plain(view[key]) for key in _LINKS if view.get(key) is not None})
+    columns.update({key: link(view[key]) for key in _LINKS if view.get(key) is not None})
     if "cards" in view:
         columns["cards"] = dump(card_list(view["cards"]))
     if "evidence" in view:

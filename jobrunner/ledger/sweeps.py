@@ -16,6 +16,11 @@ from jobrunner.ledger.store import Store
 
 Json = Mapping[str, Any]
 _PLAIN = ("spec", "code", "client", "submitter")
+_LIVE = ("UNSENT", "STAGING", "QUEUED", "RUNNING")
+_TALLY = (
+    "SELECT t.sweep, CASE WHEN j.id IS NULL OR (j.state = 'FAILED' AND j.reason = 'interrupted') THEN 'UNSENT'"
+    " ELSE j.state END AS seen, t.status, count(*) FROM trials t LEFT JOIN jobs j ON j.id = t.job"
+)
 _ADD_TRIAL = (
     "INSERT OR IGNORE INTO trials (sweep, number, point, parameters, job, status, rung, note, updated_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -66,6 +71,36 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """How far a sweep's trials are. `states` counts the trials by their jobs' states, those that no host has (never
+    sent, or their sending was broken off) as `UNSENT`; `stopped` and `paused` early stopping has ended."""
+
+    states: Mapping[str, int] = field(default_factory=dict)
+    stopped: int = 0
+    paused: int = 0
+
+    @property
+    def made(self) -> int:
+        """How many trials there are."""
+        return sum(self.states.values())
+
+    @property
+    def final(self) -> int:
+        """How many have ended."""
+        return sum(count for state, count in self.states.items() if state not in _LIVE)
+
+    @property
+    def failed(self) -> int:
+        """How many failed, ran out of time or were lost."""
+        return sum(self.states.get(state, 0) for state in ("FAILED", "TIMEOUT", "LOST"))
+
+    @property
+    def completed(self) -> int:
+        """How many ran to their end, or were stopped early."""
+        return self.states.get("COMPLETED", 0) + self.stopped
+
+
+@dataclass(frozen=True)
 class Sending:
     """A trial that is about to be sent as `row`; `before` is the job that ran it until now, if any."""
 
@@ -87,6 +122,12 @@ class Sweeps:
         with self._store.write("noting a sweep in the ledger") as db:
             db.execute("DELETE FROM sweeps WHERE id = ?", (row.id,))
             db.insert("sweeps", [record])
+
+    def forget(self, id_: str) -> None:
+        """Remove a sweep that never sent anything."""
+        with self._store.write() as db:
+            db.execute("DELETE FROM trials WHERE sweep = ?", (id_,))
+            db.execute("DELETE FROM sweeps WHERE id = ?", (id_,))
 
     def take_over(self, id_: str, expected: Json, submitter: Json) -> bool:
         """Become the submitter of a sweep in place of a dead one; False if somebody else was quicker."""
@@ -184,6 +225,18 @@ class Sweeps:
     def trials(self, sweep: str) -> builtins.list[Trial]:
         """A sweep's trials by number."""
         return self._trials("sweep = ? ORDER BY number", (sweep,))
+
+    def tallies(self, sweep: str | None = None) -> dict[str, Tally]:
+        """How far each sweep (or just this one) is, by sweep."""
+        where, values = (" WHERE t.sweep = ?", (sweep,)) if sweep is not None else ("", ())
+        found: dict[str, dict[str, Any]] = {}
+        with self._store.read() as connection:
+            for id_, state, status, count in connection.execute(f"{_TALLY}{where} GROUP BY 1, 2, 3", values):
+                known = found.setdefault(id_, {"states": {}, "stopped": 0, "paused": 0})
+                known["states"][state] = known["states"].get(state, 0) + count
+                if status in ("stopped", "paused") and state not in ("COMPLETED", *_LIVE):
+                    known[status] += count
+        return {id_: Tally(**known) for id_, known in found.items()}
 
     def trial_of(self, job: str) -> Trial | None:
         """The trial that a job runs; None if it runs none (any more)."""

@@ -16,6 +16,7 @@ from jobrunner.ledger.records import (
     card_list,
     dump,
     exact,
+    link,
     plain,
     row_values,
     whole,
@@ -245,8 +246,8 @@ def _adopted(id_: str, sighting: Sighting, request: Json, view: Json) -> JobRow:
         state=JobState.STAGING,
         host=sighting.alias,
         submitted_at=plain(view.get("submitted_at") or request.get("submitted_at")),
-        sweep=plain(request.get("sweep")),
-        schedule=plain(request.get("schedule")),
+        sweep=link(request.get("sweep")),
+        schedule=link(request.get("schedule")),
         retry_of=plain(request.get("retry_of")),
     )
 

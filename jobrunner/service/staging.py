@@ -260,3 +260,21 @@ def _take_over(
         answer = link.request("look", jobs=[wish.job for wish in wishes], cancel=cancel)
         session.ledger.apply_views(alias, host["instance"], answer["jobs"], now())
         session.ledger.applied([wish.job for wish in wishes], now())
+
+
+def upload_report(trees: Sequence[Tree], sent: Sequence[Sent]) -> dict[str, Any]:
+    """What the sending did, over all trees; of several trees the first one's details. Empty where no code travels."""
+    if not trees:
+        return {}
+    report = trees[0].report()
+    report.pop("warnings")
+    left_out = [entry for tree in trees for entry in tree.report()["left_out"]]
+    return {
+        **report,
+        "files": sum(tree.files for tree in trees),
+        "bytes": sum(tree.size for tree in trees),
+        "sent": sum(item.files for item in sent),
+        "sent_bytes": sum(item.bytes for item in sent),
+        "skipped": len(left_out),
+        "left_out": left_out[:50],
+    }

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from jobrunner.service.submitresult import SubmitResult
 if TYPE_CHECKING:
     from jobrunner.core.placement import Placement
     from jobrunner.service.specs import LoadedSpec
+    from jobrunner.service.sweeps.submit import Prepared
     from jobrunner.upload import Tree
 
 
@@ -66,22 +67,54 @@ def submit(
             hosts=session.hosts,
             find_job=lambda word: session.ledger.resolve(word),
         )
+    plain = [item for item in loaded if item.spec.sweep is None]
     with ThreadPoolExecutor(max_workers=2) as pool:
         reading = pool.submit(_read_code, session, loaded, large)
         if not dry_run:
             _connect_ahead(session, loaded, host)
-        placements = place_all(session, [item.spec for item in loaded], host)
+        placements = place_all(session, [item.spec for item in plain], host) if plain else []
         trees = reading.result()
     for placement in placements:
         if placement.host is None:
             raise placement.error()
-    shipments = [_shipment(item, placed, trees) for item, placed in zip(loaded, placements, strict=True)]
+    swept = [_prepared(session, item, trees, host) for item in loaded if item.spec.sweep is not None]
+    shipments = [_shipment(item, placed, trees) for item, placed in zip(plain, placements, strict=True)]
     if dry_run:
-        return SubmitResult(
-            plans=[_plan(shipment, placed) for shipment, placed in zip(shipments, placements, strict=True)],
-            warnings=session.warnings,
-        )
-    return _send(session, shipments, host)
+        plans = [_plan(shipment, placed) for shipment, placed in zip(shipments, placements, strict=True)]
+        return SubmitResult(plans=[*plans, *(ready.plan() for ready in swept)], warnings=session.warnings)
+    result = _send(session, shipments, host) if shipments else None
+    for ready in swept:
+        result = _with_sweep(session, ready, result)
+    assert result is not None
+    return result
+
+
+def _prepared(session: Session, item: LoadedSpec, trees: Mapping[Any, Tree], only: str | None) -> Prepared:
+    from jobrunner.service.sweeps.submit import prepare
+
+    return prepare(session, item, trees.get(_code_key(item)), only)
+
+
+def _with_sweep(session: Session, ready: Prepared, before: SubmitResult | None) -> SubmitResult:
+    """Send a sweep; the result of all that this command has sent so far."""
+    from jobrunner.service.sweeps.submit import send
+
+    try:
+        result = send(session, ready, _digest([ready.spec, ready.only]))
+    except JobrunnerError as error:
+        if before is None:
+            raise
+        return replace(before, errors=[*before.errors, error])
+    if before is None:
+        return result
+    return replace(
+        before,
+        rows=[*before.rows, *result.rows],
+        report=before.report or result.report,
+        resumed=[*before.resumed, *result.resumed],
+        sweeps=[*before.sweeps, *result.sweeps],
+        errors=[*before.errors, *result.errors],
+    )
 
 
 def _read_code(session: Session, loaded: Sequence[LoadedSpec], large: bool) -> dict[Any, Tree]:
@@ -224,20 +257,5 @@ def _stage_all(session: Session, shipments: list[Shipment]) -> dict[tuple[str, i
 def _report(
     shipments: list[Shipment], outcomes: Mapping[tuple[str, int], staging.Sent | JobrunnerError]
 ) -> dict[str, Any]:
-    """What the sending did, over all trees; of several trees the first one's details."""
     sent = [outcome for outcome in outcomes.values() if isinstance(outcome, staging.Sent)]
-    trees = list({id(item.tree): item.tree for item in shipments if item.tree is not None}.values())
-    if not trees:
-        return {}
-    report = trees[0].report()
-    report.pop("warnings")
-    left_out = [entry for tree in trees for entry in tree.report()["left_out"]]
-    return {
-        **report,
-        "files": sum(tree.files for tree in trees),
-        "bytes": sum(tree.size for tree in trees),
-        "sent": sum(item.files for item in sent),
-        "sent_bytes": sum(item.bytes for item in sent),
-        "skipped": len(left_out),
-        "left_out": left_out[:50],
-    }
+    return staging.upload_report(list({id(item.tree): item.tree for item in shipments if item.tree}.values()), sent)

@@ -6,10 +6,13 @@ They are apart from the others (results.py) so that a submit need not build thos
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
+
+if TYPE_CHECKING:
+    from jobrunner.ledger.sweeps import SweepRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,8 @@ class SubmitResult(Result):
     `plans`   only for a dry run, one dict a job: `name`, `file`, `host`, `device`, `cards`, `command` (text), `files`,
               `bytes`, `why` (why this host), `spec` (as resolved).
     `resumed` ids of earlier submits that this one finished; `resume_from` the checkpoint that a retry goes on from.
+    `sweeps`  of specs with `sweep`: `rows` has the trials that were made so far. A plan of such a spec has `sweep`, too:
+              `method`, `trials` (how many), `hosts` (how many go where), `points`.
     `errors`  one per job that no host has now; a candidate host that was silent while another took it is a warning.
     """
 
@@ -49,6 +54,7 @@ class SubmitResult(Result):
     resumed: list[str] = field(default_factory=list)
     resume_from: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
+    sweeps: list[SweepRow] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
