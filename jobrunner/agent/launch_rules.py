@@ -124,8 +124,8 @@ def torchrun(words, start, cards, port, facts):
     if cards and count is not None and count > len(cards):
         options.put("--nproc_per_node", len(cards))
         found.notes.append(
-            "torchrun --nproc_per_node {} is more than the job's {} card(s): it gets {}".format(
-                count, len(cards), len(cards)
+            "torchrun --nproc_per_node {} is more than the job's {}: it gets {}".format(
+                count, counted(len(cards), "card"), len(cards)
             )
         )
     elif cards and count is not None and count < len(cards):
@@ -154,8 +154,8 @@ def accelerate(words, start, cards, port, facts):
     if cards and count is not None and count > len(cards):
         options.put("--num_processes", len(cards))
         found.notes.append(
-            "accelerate's num_processes {} is more than the job's {} card(s): it gets {}".format(
-                count, len(cards), len(cards)
+            "accelerate's num_processes {} is more than the job's {}: it gets {}".format(
+                count, counted(len(cards), "card"), len(cards)
             )
         )
     machines = _count(options.get("--num_machines") or settings.get("num_machines"))

@@ -8,6 +8,7 @@ import os
 
 from . import launch_rules
 from .launch_words import expanded, simple_commands
+from .limits import counted
 
 _LIMIT = 1 << 18
 _HOME_CONFIGS = ("accelerate/default_config.yaml", "accelerate/default_config.json")
@@ -199,7 +200,11 @@ def _llamafactory(advice, cards, facts):
     count = facts.environment.get("NPROC_PER_NODE", "")
     if cards and count.isdigit() and int(count) > len(cards):
         advice.environment["NPROC_PER_NODE"] = str(len(cards))
-        advice.note("NPROC_PER_NODE={0} is more than the job's {1} card(s): it is {1}".format(count, len(cards)))
+        advice.note(
+            "NPROC_PER_NODE={} is more than the job's {}: it is {}".format(
+                count, counted(len(cards), "card"), len(cards)
+            )
+        )
     if facts.environment.get("NNODES", "1") not in ("", "1"):
         advice.note("NNODES={}: jobrunner has given cards of one host".format(facts.environment["NNODES"]))
 
