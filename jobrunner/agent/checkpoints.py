@@ -234,15 +234,18 @@ def note(layout, job_id, request=None, final=None):
     fresh = []
     now = time.time()
     found = scan(layout, job_id, request, final)
+    samples = ckptmetrics.told(layout, job_id, request, final) if found else []
     for record in found:
         old = known.get(record["path"])
-        if old and not old.get("removed") and same(record, old) and old.get("complete") == record["complete"]:
+        noted_so = old and not old.get("removed") and same(record, old) and old.get("complete") == record["complete"]
+        if noted_so and (old.get("metrics") or not samples):
             continue
         record["seen"], record["seen_steady"] = now, time.monotonic()
-        record["metrics"] = ckptmetrics.of(layout, job_id, request, record, now, not final)
+        record["metrics"] = ckptmetrics.of(samples, record, now, not final)
         if not record["metrics"] and old and same(record, old):
             record["metrics"] = old.get("metrics") or {}
-        fresh.append(record)
+        if not noted_so or record["metrics"]:  # a line that rates it may have come after it
+            fresh.append(record)
     there = {record["path"] for record in found}
     for gone in known.values():
         if gone["path"] not in there and not gone.get("removed") and not os.path.lexists(to_bytes(gone["path"])):

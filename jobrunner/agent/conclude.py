@@ -215,14 +215,21 @@ def lost(layout, job_id, attempt, reason, evidence):
     }
     room.publish(os.path.join(layout.attempt(job_id, attempt), b"exit.json"), record)
     jobs.journal(layout, job_id, "lost", attempt=attempt, reason=reason, evidence=evidence)
-    note_checkpoints(layout, job_id)
+    take_notes(layout, job_id, ended=True)
     conclude(layout, job_id, attempt, record)
 
 
-def note_checkpoints(layout, job_id):
-    """Bring the job's list of checkpoints up to date, in a short-lived child: long-lived callers stay small."""
-    run = jobs.run_of(jobs.request(layout, job_id))
-    if not (run.get("checkpoints") or {}).get("paths"):
+def to_note(run):
+    """True if what a request tells to run has numbers to collect or checkpoints to note. Pure."""
+    return bool(run.get("metrics") or (run.get("checkpoints") or {}).get("paths"))
+
+
+def take_notes(layout, job_id, ended):
+    """Bring the job's numbers and its list of checkpoints up to date, in a short-lived child: callers stay small.
+
+    `ended`: the newest attempt writes nothing any more.
+    """
+    if not to_note(jobs.run_of(jobs.request(layout, job_id))):
         return
     child = os.fork()
     if not child:
@@ -230,7 +237,7 @@ def note_checkpoints(layout, job_id):
         try:
             from . import notes
 
-            notes.take(layout, job_id)
+            notes.take(layout, job_id, ended)
             status = 0
         finally:
             os._exit(status)

@@ -69,5 +69,5 @@ def _conclude(supervisor, record):
         reason=record["reason"],
         stopped_by=record["stopped_by"],
     )
-    conclude.note_checkpoints(layout, job_id)
+    conclude.take_notes(layout, job_id, ended=True)
     conclude.conclude(layout, job_id, supervisor.attempt, record, before_final=lambda: let_go(supervisor))

@@ -16,7 +16,12 @@ def run(session, request):
         "drained": situation.drained(layout),
         "disk": disk(layout),
         "cards": None,
+        "metrics": {},
     }
+    if request.get("metrics"):
+        from . import metrics
+
+        answer["metrics"] = metrics.answer(layout, request["metrics"])
     if request.get("cards"):
         answer["cards"] = card_report(layout, request.get("device"), request.get("max_age_s"), request.get("count"))
     return answer

@@ -1,15 +1,20 @@
-"""What the runtime asks of the checkpoints, without which a job with no checkpoints pays nothing."""
+"""What the runtime asks of the metrics and checkpoints, without which a job that has none pays nothing."""
 
-from . import files
+from . import files, jobs
 
 
-def take(layout, job_id):
-    """Look for checkpoints, note them, and remove those that `keep` no longer wants."""
-    from . import checkpoints
+def take(layout, job_id, ended):
+    """Collect metrics; look for checkpoints, note them, and remove those that `keep` no longer wants."""
+    run = jobs.run_of(jobs.request(layout, job_id))
+    if run.get("metrics"):
+        from . import metrics
 
-    checkpoints.note(layout, job_id)
-    checkpoints.apply_keep(layout, job_id)
-    return True
+        metrics.refresh(layout, {job_id: ended})
+    if (run.get("checkpoints") or {}).get("paths"):
+        from . import checkpoints
+
+        checkpoints.note(layout, job_id)
+        checkpoints.apply_keep(layout, job_id)
 
 
 def newest(layout, job_id):

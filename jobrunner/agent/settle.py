@@ -51,7 +51,7 @@ def act(layout, job_id, lock):
     queue.remove(layout, job_id)
     ended = jobs.exit_record(layout, job_id, numbers[-1])
     if ended is not None:
-        conclude.note_checkpoints(layout, job_id)
+        conclude.take_notes(layout, job_id, ended=True)
         conclude.conclude(layout, job_id, numbers[-1], ended)
         return "concluded"
     return _unsupervised(layout, job_id, numbers[-1], lock)

@@ -331,7 +331,7 @@ class Supervisor:
             return
         if self._checked:
             self.note_oom_counts()
-            self.note_checkpoints()
+            self.take_notes()
             self.log_guard.look(now)
         self._checked = now
 
@@ -343,10 +343,10 @@ class Supervisor:
             old.close()
         self.oom_counted = (*self.oom_counted[-1:], evidence.Mark())
 
-    def note_checkpoints(self):
-        """Note checkpoints in a helper that nobody waits for."""
-        if not self.helpers and (self.run_spec.get("checkpoints") or {}).get("paths"):
-            self.help_with(lambda: conclude.note_checkpoints(self.layout, self.job_id))
+    def take_notes(self):
+        """Collect metrics and note checkpoints in a helper that nobody waits for."""
+        if not self.helpers and conclude.to_note(self.run_spec):
+            self.help_with(lambda: conclude.take_notes(self.layout, self.job_id, ended=False))
 
     def help_with(self, work):
         """Do something in a short-lived process that nobody waits for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import struct
 import zipfile
@@ -237,15 +238,17 @@ def test_best() -> None:
 def test_metrics_from_names_and_logs() -> None:
     assert ckptorder.metrics_in("epoch=3-step=9-val_loss=0.25.ckpt") == {"val_loss": 0.25}
     assert ckptorder.metrics_in("c/acc=-1.5e-3.pt") == {"acc": -1.5e-3}
-    import re
-
-    patterns = {"loss": re.compile(r"loss[=: ]+([-+.0-9eE]+)"), "acc": re.compile(r"acc=(\S+)")}
-    log = "epoch 1 loss=0.9 acc=oops\nepoch 2: loss=0.7\rsaving\nepoch 12 loss=0.1\nstep 2.5 loss=9\n"
-    assert ckptmetrics.from_log(log, patterns, 2, False) == {"loss": 0.7}
-    assert ckptmetrics.from_log(log, patterns, 1, False) == {"loss": 0.9}
-    assert ckptmetrics.from_log(log, patterns, 5, False) == {}
-    assert ckptmetrics.from_log(log, patterns, 5, True) == {"loss": 9.0}
-    assert ckptmetrics.from_log(log, patterns, None, False) == {}
+    told = [{"attempt": 1, "name": "loss", "step": step, "value": value} for step, value in ((1, 0.9), (2, 0.7))]
+    told += [{"attempt": 1, "name": "loss", "step": 40, "steps": [40, 12], "value": "nan"}]
+    told += [{"attempt": 2, "name": "loss", "step": 2, "value": 9}]
+    rate = ckptmetrics.from_samples
+    assert rate(told, 1, 2, False) == {"loss": 0.7}
+    assert rate(told, 1, 1, False) == {"loss": 0.9}
+    assert rate(told, None, 2, False) == {"loss": 9}, "in the folder of all attempts the last one holds"
+    assert math.isnan(rate(told, 1, 12, False)["loss"]), "a line that names epoch and step rates either"
+    assert rate(told, 1, 5, False) == {}
+    assert math.isnan(rate(told, 1, 5, True)["loss"])
+    assert rate(told, 1, None, False) == {}
 
 
 @pytest.mark.parametrize(
