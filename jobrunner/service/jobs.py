@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
@@ -11,7 +12,7 @@ from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.service import afters
 from jobrunner.service.clock import now
-from jobrunner.service.reconcile import Reconciled, reconcile, take_over
+from jobrunner.service.reconcile import Reconciled, look, reconcile, take_over
 from jobrunner.service.results import JobDetails, Listing, WaitResult, changed_rows
 from jobrunner.service.session import Session
 
@@ -79,6 +80,7 @@ def show(session: Session, word: str) -> JobDetails:
     """Everything about one job, as its host sees it now."""
     id_ = session.ledger.resolve(word)
     found = reconcile(session, only=[id_])
+    _read_to_the_end(session, id_, found)
     refresh_checkpoints(session, id_, found)
     ledger = session.ledger
     detail = ledger.detail(id_)
@@ -96,6 +98,25 @@ def show(session: Session, word: str) -> JobDetails:
         hosts_asked=found.asked,
         hosts_answered=found.answered,
     )
+
+
+def _read_to_the_end(session: Session, id_: str, found: Reconciled) -> None:
+    """The journal of a final job, where its end was learned from an answer without events (a submit's, a pull's).
+
+    A host that does not answer now is asked the next time: the verdict is known, and nothing else is wrong.
+    """
+    detail = session.ledger.detail(id_)
+    row = detail.row
+    if not row.state.final or row.host is None or row.host in found.errors:
+        return
+    if any(event.source == "host" and event.kind == "final" for event in session.ledger.events(id_)):
+        return
+    from jobrunner.ledger import LiveJob
+
+    job = LiveJob(id_, row.name, row.state, detail.instance, detail.offset, True)
+    with suppress(JobrunnerError):
+        answer = look(session, session.link(row.host), [job])
+        take_over(session, row.host, answer, [job], [], set())
 
 
 def refresh_checkpoints(session: Session, id_: str, found: Reconciled, *, again: bool = False) -> None:

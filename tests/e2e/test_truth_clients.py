@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -277,3 +278,16 @@ def break_off(relay: Relay) -> None:
     """Cut what is open and refuse what comes: nobody answers any more."""
     relay.refusing = True
     relay.cut()
+
+
+def test_a_job_that_was_final_when_first_heard_of_has_its_timeline(quick: QuickClient) -> None:
+    """Its end was in an answer that carries no events: `show` reads the journal, once."""
+    id_ = quick.submit("device: cpu\ncommand: 'true'\n")
+    quick.run("wait", id_)
+    whole = quick.json("show", id_)["job"]["events"]
+    assert {"started", "final"} <= {event["kind"] for event in whole}
+    with sqlite3.connect(quick.folder / "state" / "ledger.db") as base:
+        base.execute("DELETE FROM events WHERE job = ? AND source = 'host'", (id_,))
+        base.execute("UPDATE jobs SET offset = 0 WHERE id = ?", (id_,))
+    base.close()
+    assert quick.json("show", id_)["job"]["events"] == whole

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="without what takes long to be noticed (black holes)")
     given = parser.parse_args()
     if not NAMESPACES:
-        print("not root: no reboots, no full and no read-only disks", file=sys.stderr)
+        print("not root: no reboots, no full and no read-only disks, no reused pids", file=sys.stderr)
     top = Path(tempfile.mkdtemp(prefix="jobrunner-faults-"))
     from tests.faults.agents import prepare
 

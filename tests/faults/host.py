@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 from jobrunner.lab.processes import carrying, descendants, end_carriers
 from jobrunner.lab.sshd import LoopbackHost
+from tests.faults.clocks import SettableClock
 from tests.support.lab import SCOPE, Lab
 from tests.support.waiting import eventually
 
@@ -47,11 +50,16 @@ class BreakableHost(Lab):
     """A lab with ways to break it. Without root its processes share the machine's ids, and it has no small disk."""
 
     def __init__(
-        self, folder: Path, *, name: str = "lab", small_disk: bool = False, agents: Path | None = None, **options: Any
-    ) -> None:
-        super().__init__(folder, alias=name, **options)
+        self, folder: Path, *, name: str = "lab", small_disk: bool = False, own_clock: bool = False,
+        agents: Path | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self.inner = folder / "inner"
         (self.inner / "vartmp").mkdir(parents=True)
+        super().__init__(folder, alias=name, **options)
+        self.clock = SettableClock(self.inner / "clock") if own_clock else None
+        if self.clock is not None:
+            (folder / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{self.clock.python}" "$@"\n')
+        self.strangers: list[subprocess.Popen[bytes]] = []
         self.boot = self.inner / "boot_id"
         self._new_boot()
         if NAMESPACES:
@@ -84,6 +92,7 @@ class BreakableHost(Lab):
     def __exit__(self, *_: object) -> None:
         _running.discard(self)
         try:
+            self._part_from_strangers()
             self.sshd.stop()
             eventually(lambda: not end_carriers(SCOPE, self.scope, grace=0), 10, "the end of the host's processes")
         finally:
@@ -145,10 +154,48 @@ class BreakableHost(Lab):
         """Everything dies at once; the same machine comes up with another boot id. Needs namespaces."""
         assert NAMESPACES and self.sshd.process
         mine = descendants(self.sshd.process.pid)  # whoever lost its parent became a child of process 1 there
+        self._part_from_strangers()
         self.sshd.stop()
         eventually(lambda: not any(_state(pid) for pid in mine), 10, "the machine is down")
         self._new_boot()
         self.sshd.start()
+
+    def reuse_pids(self) -> list[int]:
+        """The pids that start records of unfinished jobs name are given to strangers, those that are free. Which.
+
+        Needs namespaces. The strangers are the same user's, and nothing of ours.
+        """
+        assert NAMESPACES and self.sshd.process
+        named: set[int] = set()
+        for path in self.root.glob("hosts/*/jobs/*/*/start.json"):
+            if not (path.parents[1] / "final.json").exists():
+                start = json.loads(path.read_text())
+                named |= {int((start.get(who) or {}).get("pid") or 0) for who in ("supervisor", "command")}
+        if not named - {0}:
+            return []
+        [init] = [pid for pid in descendants(self.sshd.process.pid) if _parent(pid) == self.sshd.process.pid]
+        words = ["nsenter", "--target", str(init), "--pid", "--mount", sys.executable, "-ISE"]
+        words += [str(Path(__file__).with_name("strangers.py")), *map(str, sorted(named - {0}))]
+        self.strangers.append(subprocess.Popen(words, stdout=subprocess.PIPE))
+        out = self.strangers[-1].stdout
+        assert out
+        got: list[int] = json.loads(out.readline() or b"[]")
+        self.expected = self.living_strangers()
+        return got
+
+    expected = 0
+
+    def living_strangers(self) -> int:
+        """How many processes of strangers there are."""
+        return sum(_state(pid) not in ("Z", "") for each in self.strangers for pid in descendants(each.pid))
+
+    def _part_from_strangers(self) -> None:
+        for each in self.strangers:
+            _kill(list(descendants(each.pid)))
+            each.kill()
+            each.communicate()
+        self.strangers.clear()
+        self.expected = 0
 
     def fill(self, leave: int = 0) -> None:
         """No room is left on the disk of the root folder, but for `leave` bytes."""
@@ -220,10 +267,18 @@ def _comm(pid: int) -> str:
 
 
 def _state(pid: int) -> str:
+    return (_fields(pid) or [""])[0]
+
+
+def _parent(pid: int) -> int:
+    return int((_fields(pid) or ["", "0"])[1])
+
+
+def _fields(pid: int) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return ""
+        return []
 
 
 def _sh(*words: str) -> None:

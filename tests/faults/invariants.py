@@ -6,8 +6,10 @@ import hashlib
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
+from tests.faults.clockwork import check_times
 from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
+from tests.faults.scenario import AMPLE_S
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 FINAL = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "LOST")
 REBOOTS = {"reboot"}
-KILLS = {"kill_job", "kill_both", "kill_everything", "kill_supervisor", "kill_tmux"}
+KILLS = {"reused_pid", "kill_job", "kill_both", "kill_everything", "kill_supervisor", "kill_tmux"}
 
 
 def check(story: Story, host: BreakableHost, laptop: Laptop) -> None:
@@ -26,6 +28,8 @@ def check(story: Story, host: BreakableHost, laptop: Laptop) -> None:
         same_everywhere(host, laptop, id_, story.rows[id_])
         logs(host, laptop, id_)
         nothing_left(host, id_)
+        check_times(story, host, laptop, id_)
+    assert host.living_strangers() == host.expected, "a stranger that had a job's pid was signalled"
     followed(story, host)
     pulled(story, host)
     resumed(story, host)
@@ -61,7 +65,7 @@ def verdict(story: Story, host: BreakableHost, id_: str) -> None:
     elif state == "FAILED":
         _failed(story, host, row, ended, shown)
     elif state == "TIMEOUT":
-        assert s.timeout and ended != ["0"], shown
+        assert s.timeout and s.timeout < AMPLE_S and ended != ["0"], shown
     elif state == "CANCELLED":
         assert s.cancel_at is not None and not ended, shown
     else:
@@ -91,6 +95,8 @@ def _failed(story: Story, host: BreakableHost, row: dict[str, Any], ended: list[
             "kill_tmux",
             "kill_everything",
             "kill_job",
+            "kill_both",
+            "reused_pid",
         }, shown
     else:
         raise AssertionError(f"no such failure can have happened: {shown}")

@@ -30,6 +30,8 @@ def save(number):
     aside = os.path.join(folder, "aside")
     with open(aside, "wb") as stream:
         stream.write(content(number))
+    now = time.time()
+    os.utime(aside, (now, now))  # as a host's file system does, whose clock is the one that is set
     os.rename(aside, os.path.join(folder, f"step-{number:04d}.bin"))
 
 
@@ -50,7 +52,7 @@ def stray():
 
 
 def main():
-    mark("start", ATTEMPT, os.getpid())
+    mark("start", ATTEMPT, os.getpid(), time.monotonic())
     resumed = os.environ.get("JOBRUNNER_RESUME_FROM")
     if resumed:
         with open(resumed, "rb") as stream:
@@ -70,7 +72,7 @@ def main():
     if end == "hang":
         while True:
             time.sleep(1)
-    mark("end", ATTEMPT, end)
+    mark("end", ATTEMPT, end, time.monotonic())
     if isinstance(end, str):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), getattr(signal, end))
@@ -85,5 +87,5 @@ except OSError as error:
         sys.stderr.flush()
     except OSError:
         pass
-    mark("end", ATTEMPT, 7)
+    mark("end", ATTEMPT, 7, time.monotonic())
     os._exit(7)

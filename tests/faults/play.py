@@ -61,7 +61,10 @@ class Play:
         small = bool(self.scenario.kinds & set(DISK_FAULTS))
         agents = None if self.scenario.fresh_host else self.agents
         try:
-            with BreakableHost(self.folder / "host", small_disk=small, agents=agents, **options) as self.host:
+            clock = "clock" in self.scenario.kinds
+            with BreakableHost(
+                self.folder / "host", small_disk=small, own_clock=clock, agents=agents, **options
+            ) as self.host:
                 self._login_files()
                 self.relay = Relay(self.host.sshd.port)
                 try:
@@ -270,6 +273,17 @@ class Play:
     def _kill_both(self, fault: Fault, command: Command | None) -> None:
         self._kill_supervisor(fault, command)
         self._kill_job(fault, command)
+
+    def _reused_pid(self, fault: Fault, command: Command | None) -> None:
+        self._kill_both(fault, command)
+        self.story.note(f"strangers have the pids {self.host.reuse_pids()}")
+
+    def _clock(self, fault: Fault, _: Command | None) -> None:
+        assert self.host.clock
+        for step, span in zip(fault.steps, (fault.span, 0), strict=True):
+            self.host.clock.set(step)
+            self.story.note(f"the host's clock is wrong by {step} s")
+            time.sleep(span)
 
     def _kill_tmux(self, _: Fault, __: Command | None) -> None:
         self.story.note(f"{self.host.kill_tmux()} tmux servers")

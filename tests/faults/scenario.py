@@ -11,8 +11,12 @@ LINK = ("cut_bytes", "cut_now", "stall", "delay", "refuse")
 SLOW_LINK = ("hole",)
 CLIENT = ("kill_client", "interrupt_client")
 HOST = ("kill_dispatcher", "kill_supervisor", "kill_job", "kill_both", "kill_tmux", "sshd_down", "kill_everything")
-NAMESPACE_HOST = ("reboot", "full_disk", "no_inodes", "read_only")
+NAMESPACE_HOST = ("reboot", "full_disk", "no_inodes", "read_only", "reused_pid")
+CLOCK = ("clock",)
 NARROW = ("none", "none", "none", "max_sessions", "max_startups", "slow_login", "noisy_login")
+# By how much a host's clock is set, in seconds: a time zone taken for another, a dead battery, a correction.
+STEPS = (3 * 3600, -3600, 40, -40, 2 * 86400, -8 * 3600, 5, 0)
+AMPLE_S = 600.0
 DISK_FAULTS = ("full_disk", "no_inodes", "read_only")
 
 
@@ -26,6 +30,7 @@ class Fault:
     span: float
     number: int
     direction: str
+    steps: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ def draw(seed: int, *, namespaces: bool = True, slow: bool = False) -> Scenario:
     if chance.random() < 0.4:
         retry = {"max": chance.choice((1, 2)), "on": ["exit", "signal", "lost"], "backoff": chance.choice(("0s", "1s"))}
     long = chance.random() < 0.2
-    timeout = chance.choice((None, 1.0)) if long else None
+    # Half of the jobs that end by themselves have a limit that no sound clock lets them reach.
+    timeout = chance.choice((None, 1.0)) if long else chance.choice((None, AMPLE_S))
     cancel_at = chance.uniform(0.0, 1.5) if long and timeout is None else None
     last = chance.choice((0, 0, 0, 3, "SIGSEGV", "SIGKILL"))
     ends = ["hang"] if long else [chance.choice((1, "SIGSEGV")), last] if retry and chance.random() < 0.5 else [last]
@@ -109,15 +115,20 @@ def draw(seed: int, *, namespaces: bool = True, slow: bool = False) -> Scenario:
 
 def _fault(chance: random.Random, namespaces: bool, slow: bool) -> Fault:
     phase = chance.choice(("submit", "run", "run"))
-    kinds = [*LINK, *HOST, *CLIENT]
+    kinds = [*LINK, *HOST, *CLIENT, *CLOCK, *CLOCK, *CLOCK]
     if slow:
         kinds += SLOW_LINK
     if namespaces:
-        kinds += ["reboot", "reboot", *NAMESPACE_HOST]
+        kinds += [
+            "reboot",
+            "reboot",
+            *NAMESPACE_HOST,
+        ]
     kind = chance.choice(kinds)
     if kind in CLIENT and phase == "run":
         kind = "kill_client"
     return Fault(
         kind, phase, chance.uniform(0.0, 1.0), chance.uniform(0.2, 1.2),
         chance.choice((500, 1500, 4000, 6000, 20_000, 200_000)), chance.choice(("up", "down")),
+        (chance.choice(STEPS[:-1]), chance.choice(STEPS)),
     )  # fmt: skip

@@ -59,4 +59,4 @@ def test_a_seed_is_a_scenario() -> None:
     kinds = set().union(*(draw(seed).kinds for seed in SEEDS))
     from tests.faults import scenario
 
-    assert kinds >= {*scenario.LINK, *scenario.CLIENT, *scenario.HOST, *scenario.NAMESPACE_HOST}, kinds
+    assert kinds >= {*scenario.LINK, *scenario.CLIENT, *scenario.HOST, *scenario.NAMESPACE_HOST, *scenario.CLOCK}, kinds
