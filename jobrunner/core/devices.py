@@ -6,8 +6,11 @@ Asked anew each time, so that a kind which is registered counts everywhere.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 CPU = "cpu"
+Card = Mapping[str, Any]
 
 
 def kinds() -> tuple[str, ...]:
@@ -27,6 +30,20 @@ def variables() -> tuple[str, ...]:
     from jobrunner.agent.accelerators import KINDS
 
     return tuple(str(kind.variable) for kind in KINDS.values())
+
+
+def unlinked(device: str, among: Sequence[int], count: int, named: Sequence[int] | None, cards: Sequence[Card]) -> str:
+    """Why no `count` of the cards `among` (or just the `named` ones) work together on a host; "" if nothing says so.
+
+    `cards` are all cards of the host: `index`, `model`, `board`.
+    """
+    from jobrunner.agent.accelerators import KINDS
+
+    if device not in KINDS or not cards or not count:
+        return ""
+    if named is not None:
+        return str(KINDS[device].refusal(named, cards) or "")
+    return str(KINDS[device].choose(among, count, cards)[1] or "")
 
 
 def migrating() -> tuple[str, ...]:

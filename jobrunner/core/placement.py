@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jobrunner.core.devices import Card, unlinked
 from jobrunner.core.errors import HostError, JobrunnerError, UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ class Demand:
 class HostFacts:
     """What is known about a host now.
 
-    `cards` are the numbers of all its cards, `free` of those that nothing uses; `in_use` is how many cards my running
-    jobs hold, `queued` how many of my jobs wait there. None among the limits means none.
+    `cards` are the numbers of all its cards, `free` of those that nothing uses; `models` the cards' `index`, `model` and
+    `board` where they were looked at: they tell which cards work together. `in_use` is how many cards my running jobs
+    hold, `queued` how many of my jobs wait there. None among the limits means none.
     """
 
     name: str
@@ -43,6 +45,7 @@ class HostFacts:
     device: str | None = None
     cards: tuple[int, ...] = ()
     free: tuple[int, ...] = ()
+    models: tuple[Card, ...] = ()
     only_cards: tuple[int, ...] | None = None
     max_cards: int | None = None
     in_use: int = 0
@@ -146,6 +149,14 @@ def _never(demand: Demand, host: HostFacts) -> str:
     return ""
 
 
+def never_linked(demand: Demand, host: HostFacts) -> str:
+    """Why no set of the host's cards works together for the job, as far as that is known; else "".
+
+    Such a host is the last choice and no wrong one: its user may have named it on purpose. There the job waits.
+    """
+    return unlinked(demand.device, host.usable, demand.cards, demand.card_ids, host.models)
+
+
 def can_start_now(demand: Demand, host: HostFacts) -> bool:
     """True if the job need not wait there: cards are free within the limits, and no job of mine stands before it."""
     if host.queued or host.drained:
@@ -156,16 +167,20 @@ def can_start_now(demand: Demand, host: HostFacts) -> bool:
     if host.max_cards is not None and host.in_use + demand.cards > host.max_cards:
         return False
     if demand.card_ids is not None:
-        return all(card in free for card in demand.card_ids)
-    return len(free) >= demand.cards
+        return all(card in free for card in demand.card_ids) and not never_linked(demand, host)
+    return len(free) >= demand.cards and not unlinked(demand.device, free, demand.cards, None, host.models)
 
 
-def _rank(demand: Demand, host: HostFacts) -> tuple[bool, int, int]:
-    return not can_start_now(demand, host), host.queued, -len(set(host.free).intersection(host.usable))
+def _rank(demand: Demand, host: HostFacts) -> tuple[bool, bool, int, int]:
+    starts = can_start_now(demand, host)
+    return bool(never_linked(demand, host)), not starts, host.queued, -len(set(host.free).intersection(host.usable))
 
 
 def _later(demand: Demand, best: HostFacts, host: HostFacts) -> str:
     """Why a host that could take the job is not the first choice."""
+    never = never_linked(demand, host)
+    if never and not never_linked(demand, best):
+        return never
     if can_start_now(demand, best) and not can_start_now(demand, host):
         return f"the job would wait there ({host.queued} queued), and can start at once on {best.name}"
     if host.queued != best.queued:

@@ -40,9 +40,7 @@ def place_all(session: Session, specs: Sequence[JobSpec], only: str | None) -> l
     return placed
 
 
-def facts_of(
-    session: Session, spec: JobSpec, only: str | None, among: Sequence[str] | None = None
-) -> list[HostFacts]:
+def facts_of(session: Session, spec: JobSpec, only: str | None, among: Sequence[str] | None = None) -> list[HostFacts]:
     """What is known now of the hosts that a spec may go to (of `among`, if given); looked at where that may matter."""
     names = [name for name in _candidates(session, spec, only) if among is None or name in among]
     if _obvious(session, spec, names):
@@ -117,11 +115,12 @@ def _look(session: Session, aliases: list[str]) -> dict[str, HostFacts]:
                 raise error
             facts[alias] = HostFacts(alias, reachable=False, error=error.message, tags=session.hosts.get(alias).tags)
             continue
-        facts[alias] = _from_answer(session, alias, found.answers[alias])
+        facts[alias] = facts_from(session, alias, found.answers[alias])
     return facts
 
 
-def _from_answer(session: Session, alias: str, answer: Mapping[str, Any]) -> HostFacts:
+def facts_from(session: Session, alias: str, answer: Mapping[str, Any]) -> HostFacts:
+    """A host's facts from its answer to a look with cards."""
     report = answer.get("cards") or {}
     cards = report.get("cards") or []
     known = session.ledger.host(alias)
@@ -134,7 +133,8 @@ def _from_answer(session: Session, alias: str, answer: Mapping[str, Any]) -> Hos
     else:
         free = tuple(card["index"] for card in cards if card.get("free"))
     mine = session.ledger.list(states=[JobState.QUEUED], host=alias)
-    return _facts(session, alias, known, device=device, cards=indices, free=free, queued=len(mine))
+    models = tuple({key: card.get(key) for key in ("index", "model", "board")} for card in cards)
+    return _facts(session, alias, known, device=device, cards=indices, free=free, queued=len(mine), models=models)
 
 
 def _facts(
@@ -146,6 +146,7 @@ def _facts(
     cards: tuple[int, ...],
     free: tuple[int, ...],
     queued: int,
+    models: tuple[dict[str, Any], ...] = (),
 ) -> HostFacts:
     from jobrunner.core.placement import HostFacts
 
@@ -156,6 +157,7 @@ def _facts(
         device=declared.device or device,
         cards=cards,
         free=free,
+        models=models,
         only_cards=declared.only_cards,
         max_cards=declared.max_cards,
         in_use=sum(len(row.cards) for row in running),

@@ -46,6 +46,31 @@ def test_the_choice(demand, hosts, chosen):
     assert all(placement.reasons.values())
 
 
+def linked(name, model, count, **facts):
+    every = tuple(range(count))
+    models = tuple({"index": index, "model": model, "board": index} for index in every)
+    return host(name, **{"cards": every, "free": every, "models": models, **facts})
+
+
+@pytest.mark.parametrize(
+    ("demand", "other", "chosen"),
+    [
+        (npu(3), linked("b", "910B3", 8, queued=9, free=()), "b"),
+        (npu(card_ids=(3, 4)), linked("b", "910B3", 8, free=()), "b"),
+        (npu(4), linked("b", "910A", 8, free=(0, 1, 2, 3)), "b"),
+        (npu(2), linked("b", "910B3", 8, queued=1), "a"),
+        (npu(3), linked("b", "910A", 8, reachable=False), "a"),
+    ],
+)
+def test_what_links_the_cards_counts(demand, other, chosen):
+    """Host a has six free cards of a 910A, three in each ring."""
+    first = linked("a", "910A", 8, free=(0, 1, 2, 4, 5, 6))
+    placement = place(demand, [first, other])
+    assert placement.host == chosen
+    if demand.cards == 3 and chosen == "b":
+        assert "takes 1, 2, 4, 8 cards, not 3" in placement.reasons["a"]
+
+
 @pytest.mark.parametrize(
     ("demand", "hosts", "kind", "piece"),
     [
