@@ -13,7 +13,6 @@ from jobrunner.ledger.records import dump, load
 from jobrunner.ledger.store import Store
 
 Json = Mapping[str, Any]
-OPEN = ("waiting", "firing")
 _RUN = "seq, schedule, due, outcome, why, fired_at, job, sweep, claimed_by, manual"
 _ADD_RUN = "INSERT OR IGNORE INTO runs (schedule, due, manual, outcome, why, updated_at) VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -134,38 +133,39 @@ class Schedules:
             db.execute(_ADD_RUN, (id_, due, 1, "waiting", "asked for", due))
         return self._runs("schedule = ? AND due = ? AND manual = 1", (id_, due))[0]
 
-    def restore_run(
-        self, id_: str, due: str, manual: bool, fired_at: str | None, job: str | None, sweep: str | None
-    ) -> None:
+    def restore_run(self, id_: str, due: str, fired_at: str, *, manual: bool, job: str) -> None:
         """A run that a host's job tells of, unless it is known."""
         sql = (
-            "INSERT OR IGNORE INTO runs (schedule, due, manual, outcome, why, fired_at, job, sweep, updated_at)"
-            " VALUES (?, ?, ?, 'fired', 'known from its job', ?, ?, ?, ?)"
+            "INSERT OR IGNORE INTO runs (schedule, due, manual, outcome, why, fired_at, job, updated_at)"
+            " VALUES (?, ?, ?, 'fired', 'known from its job', ?, ?, ?)"
         )
         with self._store.write() as db:
-            db.execute(sql, (id_, due, int(manual), fired_at, job, sweep, fired_at))
+            db.execute(sql, (id_, due, int(manual), fired_at, job, fired_at))
 
-    def claim(self, run: Run, claimed_by: Json, at: str, *, job: str | None = None, sweep: str | None = None) -> bool:
-        """Become the one who fires a run, under the id that its job (or sweep) is going to have; False if somebody
-        else was quicker. `run` is what was read before."""
-        sql = (
-            "UPDATE runs SET outcome = 'firing', claimed_by = ?, job = ?, sweep = ?, updated_at = ?"
-            " WHERE seq = ? AND outcome = ? AND claimed_by IS ?"
-        )
-        before = None if run.claimed_by is None else dump(run.claimed_by)
-        values = (dump(claimed_by), job, sweep, at, run.seq, run.outcome, before)
-        with self._store.write() as db:
-            return run.outcome in OPEN and bool(db.execute(sql, values).rowcount)
+    def claim(self, run: Run, claimed_by: Json, at: str, *, job: str | None = None) -> bool:
+        """Become the one who fires a run that waits, under the id that its job is going to have; False if somebody
+        else was quicker."""
+        return self.settle(run, "firing", at, run.why, claimed_by=claimed_by, job=job)
 
-    def settle(self, seq: int, outcome: str, at: str, why: str | None = None, **changes: Any) -> None:
-        """Note what came of a run. Further changes: `fired_at`, `job`, `sweep`. Nobody has the claim any more."""
-        unknown = set(changes) - {"fired_at", "job", "sweep"}
+    def settle(self, run: Run, outcome: str, at: str, why: str | None = None, **changes: Any) -> bool:
+        """Note what came of a run; nothing changes, and False, if it is not as it was read (`run`) any more.
+
+        Further changes: `fired_at`, `job`, `sweep`, `claimed_by`; without the last nobody has a claim any more.
+        """
+        unknown = set(changes) - {"fired_at", "job", "sweep", "claimed_by"}
         if unknown:
             raise TypeError(f"a run cannot change its {', '.join(sorted(unknown))}")
-        values = {"outcome": outcome, "why": why, "claimed_by": None, "updated_at": at, **changes}
-        with self._store.write() as db:
-            names = ", ".join(f"{name} = ?" for name in values)
-            db.execute(f"UPDATE runs SET {names} WHERE seq = ?", (*values.values(), seq))
+        claimed = changes.pop("claimed_by", None)
+        values = {"outcome": outcome, "why": why, "claimed_by": _text(claimed), "updated_at": at, **changes}
+        names = ", ".join(f"{name} = ?" for name in values)
+        sql = f"UPDATE runs SET {names} WHERE seq = ? AND outcome = ? AND claimed_by IS ?"
+        with self._store.write("noting a run in the ledger") as db:
+            found = db.execute(sql, (*values.values(), run.seq, run.outcome, _text(run.claimed_by)))
+            return bool(found.rowcount)
+
+    def run(self, seq: int) -> Run:
+        """A run as it is now."""
+        return self._runs("seq = ?", (seq,))[0]
 
     def open_runs(self, id_: str | None = None) -> builtins.list[Run]:
         """Runs that are still to fire, of one schedule or of all, the oldest due time first."""
@@ -174,8 +174,22 @@ class Schedules:
 
     def runs(self, id_: str, limit: int | None = None) -> builtins.list[Run]:
         """A schedule's runs, the newest due time first."""
-        found = self._runs("schedule = ?", (id_,), newest=limit or -1)
-        return found
+        return self._runs("schedule = ?", (id_,), newest=limit or -1)
+
+    def unfinished(self, id_: str) -> builtins.list[Run]:
+        """Runs of a schedule that were fired and whose job or sweep is not over, the newest first."""
+        live = (
+            "schedule = ? AND outcome = 'fired' AND (job IN (SELECT id FROM jobs WHERE final = 0)"
+            " OR sweep IN (SELECT id FROM sweeps WHERE state IN ('staging', 'running')))"
+        )
+        return self._runs(live, (id_,), newest=-1)
+
+    def sweep_sent(self, spec_digest: str) -> str | None:
+        """The sweep that was submitted under a digest; None if none was."""
+        with self._store.read() as connection:
+            sql = "SELECT id FROM sweeps WHERE spec_digest = ? ORDER BY seq DESC LIMIT 1"
+            row = connection.execute(sql, (spec_digest,)).fetchone()
+        return None if row is None else str(row[0])
 
     def last_fired(self, id_: str) -> Run | None:
         """The run of a schedule that was fired last; None if none was."""
@@ -196,6 +210,10 @@ class Schedules:
         with self._store.read() as connection:
             rows = connection.execute(f"SELECT {_RUN} FROM runs WHERE {condition} ORDER BY {order}", values).fetchall()
         return [_run(row) for row in rows]
+
+
+def _text(claim: Json | None) -> str | None:
+    return None if claim is None else dump(claim)
 
 
 def _run(row: sqlite3.Row) -> Run:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobrunner.core.errors import NotFoundError, Problem, SecretError, SpecError, UsageError
 from jobrunner.core.hosts import HostsFile
 from jobrunner.core.spec import JobSpec
-from jobrunner.core.specdoc import SpecDocument, read_spec
+from jobrunner.core.specdoc import ENABLED, SpecDocument, read_spec
 from jobrunner.core.words import nearest
 from jobrunner.core.yamldoc import MAX_CHARACTERS, decode
 
@@ -38,8 +38,12 @@ def load_specs(
     secrets_file: Path | None,
     hosts: HostsFile,
     find_job: Callable[[str], object] | None = None,
+    enabled: Collection[str] = ENABLED,
+    want_secrets: bool = True,
 ) -> list[LoadedSpec]:
     """Read every spec; one SpecError holds all problems of all of them. Nothing is sent and nothing is run.
+
+    `enabled` are the keys beside a plain job's that the caller can act on; `want_secrets=False` leaves secrets alone.
 
     Secrets are taken from `environ`, else from `secrets_file`. `find_job` raises NotFoundError or UsageError for a word
     of `after` that means no job. If nothing but secrets (or jobs) is missing, the error's code is `secret_missing`
@@ -47,7 +51,8 @@ def load_specs(
     """
     problems: list[Problem] = []
     vault = _Vault(environ, secrets_file)
-    loaded = [_load(path, overrides, vault, hosts, find_job, problems) for path in paths]
+    reading = _Reading(overrides, enabled, vault if want_secrets else None, hosts, find_job)
+    loaded = [_load(path, reading, problems) for path in paths]
     problems += vault.problems
     if problems:
         error = SpecError(list(dict.fromkeys(problems)), remedy=vault.remedy)
@@ -72,28 +77,44 @@ def take_secrets(names: Sequence[str], environ: Mapping[str, str], secrets_file:
     return found
 
 
-def _load(
-    path: Path,
-    overrides: Sequence[str],
-    vault: _Vault,
-    hosts: HostsFile,
-    find_job: Callable[[str], object] | None,
-    problems: list[Problem],
-) -> LoadedSpec | None:
+@dataclass(frozen=True)
+class _Reading:
+    """What is the same for all specs that are read together. `vault` is None where secrets are not wanted."""
+
+    overrides: Sequence[str]
+    enabled: Collection[str]
+    vault: _Vault | None
+    hosts: HostsFile
+    find_job: Callable[[str], object] | None
+
+
+def _load(path: Path, reading: _Reading, problems: list[Problem]) -> LoadedSpec | None:
     text = _read(path)
     if isinstance(text, Problem):
         problems.append(text)
         return None
-    document = read_spec(text, str(path), overrides, default_name=_stem(path))
+    document = read_spec(text, str(path), reading.overrides, default_name=_stem(path), enabled=reading.enabled)
     spec, base = document.spec or document.partial, path.absolute().parent
     if spec is None:
         problems += document.problems
         return None
     code_dir = None if spec.code is None else base / Path(spec.code.path).expanduser()
-    found = _host_problems(document, spec, hosts) + _after_problems(document, spec, find_job)
+    found = _host_problems(document, spec, reading.hosts) + _after_problems(document, spec, reading.find_job)
     if "code" not in document.broken:
         found += _code_problems(document, spec, code_dir)
     secrets: dict[str, str] = {}
+    if reading.vault is not None:
+        secrets, missing = _secrets(document, spec, reading.vault)
+        found += missing
+    document.problems += found
+    problems += document.ordered()
+    return LoadedSpec(path, text, spec, base, code_dir, secrets)
+
+
+def _secrets(document: SpecDocument, spec: JobSpec, vault: _Vault) -> tuple[dict[str, str], list[Problem]]:
+    """The values of a spec's secrets, and a problem for each that is missing."""
+    secrets: dict[str, str] = {}
+    missing = []
     for place, name in enumerate(spec.secrets):
         value = vault.get(name)
         if value is not None:
@@ -101,10 +122,8 @@ def _load(
             continue
         where = f" nor in {vault.file}" if vault.file else ""
         message = f"the secret {name} is not in the environment{where}"
-        found.append(document.problem_at(("secrets", place), message, code=SecretError.default_code))
-    document.problems += found
-    problems += document.ordered()
-    return LoadedSpec(path, text, spec, base, code_dir, secrets)
+        missing.append(document.problem_at(("secrets", place), message, code=SecretError.default_code))
+    return secrets, missing
 
 
 def _read(path: Path) -> str | Problem:
