@@ -34,7 +34,7 @@ class Demand:
 class HostFacts:
     """What is known about a host now.
 
-    `cards` are the numbers of all its cards, `free` of those that nothing uses; `models` the cards' `index`, `model` and
+    `cards` are the numbers of all its cards, `free` of those that nothing uses; `models` their `index`, `model` and
     `board` where they were looked at: they tell which cards work together. `in_use` is how many cards my running jobs
     hold, `queued` how many of my jobs wait there. None among the limits means none.
     """
