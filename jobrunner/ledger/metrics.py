@@ -106,6 +106,18 @@ class Metrics:
         """The best value of a metric by job, the earliest of equals; NaN never is, so a job of NaN only is left out."""
         return self._marked(jobs, name, "low_seq" if direction == "min" else "high_seq")
 
+    def curves(self, jobs: Sequence[str], name: str) -> dict[str, builtins.list[tuple[float | None, float]]]:
+        """Steps and values of a metric by job, in the order in which they were seen; of many jobs at once."""
+        found: dict[str, list[tuple[float | None, float]]] = {}
+        with self._store.read() as connection:
+            for at in range(0, len(jobs), _MANY):
+                some = jobs[at : at + _MANY]
+                chosen = f"name = ? AND job IN ({','.join('?' * len(some))})"
+                sql = f"SELECT job, step, value FROM metrics WHERE {chosen} ORDER BY seq"
+                for job, step, value in connection.execute(sql, (name, *some)):
+                    found.setdefault(job, []).append((step, math.nan if value is None else value))
+        return found
+
     def _marked(self, jobs: Sequence[str], name: str, column: str) -> dict[str, Sample]:
         found: dict[str, Sample] = {}
         with self._store.read() as connection:

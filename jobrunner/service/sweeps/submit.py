@@ -80,6 +80,10 @@ def prepare(session: Session, item: LoadedSpec, tree: Tree | None, only: str | N
 
     sweep = item.spec.sweep
     assert sweep is not None
+    if sweep.method in ADAPTIVE:
+        from jobrunner.service.sweeps.sampler import require
+
+        require(sweep.method)
     told = [] if sweep.method in ADAPTIVE else points(sweep)
     facts = facts_of(session, item.spec, only)
     found = spread(Demand.of(item.spec, only), facts, len(told) or 1, sweep.parallel)
