@@ -33,6 +33,7 @@ from jobrunner.ledger.store import Store
 
 if TYPE_CHECKING:
     from jobrunner.ledger.metrics import Metrics
+    from jobrunner.ledger.moves import Moves
     from jobrunner.ledger.promotions import Promotions
     from jobrunner.ledger.schedules import Schedules
     from jobrunner.ledger.sweeps import Sweeps
@@ -274,6 +275,13 @@ class Ledger:
         from jobrunner.ledger.sweeps import Sweeps
 
         return Sweeps(self._store)
+
+    @cached_property
+    def moves(self) -> Moves:
+        """Jobs that are on their way from one host to another."""
+        from jobrunner.ledger.moves import Moves
+
+        return Moves(self._store)
 
     @cached_property
     def metrics(self) -> Metrics:

@@ -69,7 +69,12 @@ def reconcile(
     if not aliases:
         return Reconciled()
     wishes = {alias: session.ledger.pending_wishes(alias) for alias in aliases}
-    dead = {id_ for id_, job in staged.items() if not submitters.is_alive(session.home, job.submitter)}
+    moving = session.ledger.moves.all()
+    dead = {
+        id_
+        for id_, job in staged.items()
+        if id_ not in moving and not submitters.is_alive(session.home, job.submitter)
+    }
 
     def ask(link: HostLink) -> dict[str, Any]:
         jobs = live.get(link.alias, [])
@@ -93,8 +98,17 @@ def reconcile(
         )
         if problem is not None:
             found.errors[alias] = problem
+    if moving or any(_moved(answer) for answer in found.answers.values()):
+        from jobrunner.service.moving import complete
+
+        complete(session, found, moving)
     afters.tell(session, found)
     return found
+
+
+def _moved(answer: Mapping[str, Any]) -> bool:
+    """True if a host says of some job that it went elsewhere."""
+    return any(view and view.get("moved") for view in answer.get("jobs", {}).values())
 
 
 def look(
