@@ -7,6 +7,8 @@ import os
 import sys
 from typing import NoReturn
 
+from jobrunner.cli import started  # noqa: F401  notes the time: first of all
+
 
 def main() -> NoReturn:
     """The `jobrunner` program; ends by SystemExit."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from jobrunner.cli import command
-from jobrunner.cli.command import Globals, Hosts, Json, Timings, guarded
+from jobrunner.cli.command import Globals, Hosts, Json, Timings, Transport, guarded
 from jobrunner.cli.errors import ClickException, from_click
 from jobrunner.cli.output import Output, hush, write_text
 from jobrunner.cli.quick import quicken
@@ -43,6 +43,7 @@ def _before_all(
     as_json: Json = False,
     hosts_file: Hosts = None,
     timings: Timings = False,
+    transport: Transport = None,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
     ] = False,
@@ -53,7 +54,7 @@ def _before_all(
     Example:
       jobrunner init && jobrunner submit job.yaml --follow
     """
-    context.obj = Globals(json=as_json, hosts_file=hosts_file, timings=timings)
+    context.obj = Globals(json=as_json, hosts_file=hosts_file, timings=timings, transport=transport)
 
 
 @cache
@@ -86,9 +87,9 @@ def _command_in(arguments: Sequence[str]) -> str | None:
     """The command that these arguments call, if that shows at once; None where the whole program has to look."""
     words = iter(arguments)
     for word in words:
-        if word in ("--json", "--timings") or word.startswith("--hosts="):
+        if word in ("--json", "--timings") or word.startswith(("--hosts=", "--transport=")):
             continue
-        if word == "--hosts":
+        if word in ("--hosts", "--transport"):
             next(words, None)
             continue
         known = any(word in names for names in COMMANDS.values())

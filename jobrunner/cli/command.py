@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,12 +21,19 @@ from jobrunner.core.errors import JobrunnerError
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Hosts = Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="The hosts file.", show_default=False)]
 Timings = Annotated[bool, typer.Option("--timings", help="Say on standard error where the time went.")]
+Transport = Annotated[
+    Literal["fabric", "openssh", "auto"] | None,
+    typer.Option(
+        "--transport", metavar="WAY", help="fabric, openssh or auto, over the hosts file's.", show_default=False
+    ),
+]
 
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 _JSON = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
 _SHARED = [
     inspect.Parameter("hosts_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Hosts),
     inspect.Parameter("timings", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Timings),
+    inspect.Parameter("transport", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Transport),
 ]
 
 
@@ -37,6 +44,7 @@ class Globals:
     json: bool = False
     hosts_file: Path | None = None
     timings: bool = False
+    transport: str | None = None
 
 
 Function = Callable[..., int | None]
@@ -75,8 +83,11 @@ def command(
                 json=json and (given.pop("as_json", False) or globals_.json),
                 hosts_file=given.pop("hosts_file") or globals_.hosts_file,
                 timings=given.pop("timings") or globals_.timings,
+                transport=given.pop("transport") or globals_.transport,
             )
-            raise typer.Exit(guarded(out, lambda: function(out, **given)))
+            code = guarded(out, lambda: function(out, **given))
+            out.say_timings()
+            raise typer.Exit(code)
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         parameters = [

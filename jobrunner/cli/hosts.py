@@ -74,6 +74,22 @@ def undrain(out: Output, names: SomeHosts = None) -> int:
         return _print_hosts(out, result, lambda: _drained_text(out, result))
 
 
+def disconnect(out: Output, names: HostNames = None) -> int:
+    """End the SSH connections that commands share (transport openssh). Jobs go on; so do your own `ssh` sessions."""
+    from jobrunner.service import hosts as service
+
+    with out.session() as session:
+        result = service.disconnect(session, names or [])
+
+        def text() -> None:
+            for host in result.hosts:
+                out.line(f"{visible(host['name'])}  {plural(host['ended'], 'connection')} ended")
+            if not result.hosts:
+                out.say("no connection is shared")
+
+        return out.result({"hosts": result.hosts}, result, text)
+
+
 def _some(names: list[str] | None, verb: str) -> list[str]:
     if not names:
         raise UsageError(f"which host to {verb}?", remedy=f"name it: jobrunner hosts {verb} NAME")
@@ -249,13 +265,14 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Hosts: list, check, add, drain, undrain.\n\n\b\nExample:\n  jobrunner hosts add npu-a",
+        help="Hosts: list, check, add, drain, undrain, disconnect.\n\n\b\nExample:\n  jobrunner hosts add npu-a",
     )
     command(group, "ls", group="hosts", example="jobrunner hosts ls")(ls)
     command(group, "check", group="hosts", example="jobrunner hosts check npu-a mlu-b")(check)
     command(group, "add", group="hosts", example="jobrunner hosts add npu-a --address ml@10.0.0.5:2222")(add)
     command(group, "drain", group="hosts", example="jobrunner hosts drain npu-a")(drain)
     command(group, "undrain", group="hosts", example="jobrunner hosts undrain npu-a")(undrain)
+    command(group, "disconnect", group="hosts", example="jobrunner hosts disconnect npu-a")(disconnect)
     app.add_typer(group, name="hosts")
     command(app, "cards", example="jobrunner cards npu-a")(cards)
     command(app, "doctor", example="jobrunner doctor npu-a")(doctor)

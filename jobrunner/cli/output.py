@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from jobrunner.cli import started
 from jobrunner.cli.errors import OutputClosed, as_json, as_text
 from jobrunner.cli.words import visible, visible_lines
 from jobrunner.core.errors import JobrunnerError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from jobrunner.service.results import Result
     from jobrunner.service.session import Session
 
+PHASES = ("import", "spec", "code", "connect", "authenticate", "request", "transfer", "host work", "ledger")
 _PLAIN = {"→": "->", "…": "...", "·": "-", "✓": "ok", "✗": "x", "—": "-", "°": ""}
 
 
@@ -57,9 +60,12 @@ class Output:
     json: bool = False
     hosts_file: Path | None = None
     timings: bool = False
+    transport: str | None = None
     warned: list[str] = field(default_factory=list)
     _progress: TerminalProgress | None = None
     _console: Console | None = None
+    _session: Session | None = None
+    _ready: float = field(default_factory=time.perf_counter)
 
     # -- standard output ------------------------------------------------------------------------------------------
 
@@ -90,6 +96,8 @@ class Output:
         """Write one JSON document in one line. ASCII, so that no encoding can spoil it."""
         entries = [entry for error in errors or [] for entry in as_json(error)]
         value = {"v": 1, "command": name or self.command, "data": data, "errors": entries}
+        if self.timings:
+            value["timings"] = {phase: round(seconds, 6) for phase, seconds in self._spent().items()}
         self.write(dump_json(value) + "\n", flush=True)
 
     def table(self, table: Table) -> None:
@@ -149,7 +157,8 @@ class Output:
         progress = self._progress = TerminalProgress(bars=is_terminal(sys.stderr), say=self.say)
         session = None
         try:
-            with open_session(hosts_file=self.hosts_file, progress=progress, timings=self.timings) as session:
+            with open_session(hosts_file=self.hosts_file, progress=progress, transport=self.transport) as session:
+                self._session, self._ready = session, time.perf_counter()
                 yield session
         finally:
             progress.close()
@@ -159,9 +168,19 @@ class Output:
     def _closing_words(self, session: Session) -> None:
         for text in session.warnings:
             self.warn(text)
+
+    def _spent(self) -> dict[str, float]:
+        """Seconds by phase until now, from the first line of ours that ran, and the `total`. Phases may overlap."""
+        spent = self._session.spent() if self._session is not None else {}
+        spent["import"] = spent.get("import", 0.0) + max(0.0, self._ready - started.AT)
+        order = [name for name in PHASES if name in spent] + [name for name in spent if name not in PHASES]
+        return {**{name: spent[name] for name in order}, "total": time.perf_counter() - started.AT}
+
+    def say_timings(self) -> None:
+        """With --timings, say on standard error where the time went."""
         if self.timings:
-            for name, seconds in session.timings.as_dict().items():
-                self.say(f"timing: {visible(name):<12} {seconds * 1000:9.1f} ms")
+            for name, seconds in self._spent().items():
+                self.say(f"timing: {visible(name):<12} {seconds:9.3f} s")
 
     def result(self, data: dict[str, Any], result: Result, text: Callable[[], None]) -> int:
         """Print `data` as the document, or what `text` writes, then warnings and errors. Returns the exit code."""

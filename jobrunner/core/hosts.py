@@ -31,7 +31,6 @@ ADDRESS_PATTERN = (
     r"^(?!-)(?:[^\s@:/\[\]]+@)?(?!-)(?:\[[0-9A-Fa-f:.]+(?:%[^\s\]]+)?\](?::[0-9]{1,5})?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:"
     r"[0-9A-Fa-f:.]*(?:%[^\s]+)?|[^\s@:/\[\]]+(?::[0-9]{1,5})?)$(?!\n)"
 )
-_TRANSPORTS_LATER = ("openssh", "auto")
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,9 @@ class HostSpec(Model):
         Field(default=None, description="[user@]host[:port], if the SSH configuration does not know the alias.")
     )
     transport: Literal["fabric", "openssh", "auto"] = Field(
-        default="fabric", description="How the host is reached: fabric."
+        default="auto",
+        description="What carries the connection: fabric; openssh (the ssh program, whose connection later commands "
+        "share); auto (fabric, unless a shared connection is up or the SSH configuration needs openssh).",
     )
     device: Device | None = Field(default=None, description="The kind of its cards; found out by looking.")
     cards: StrictInt | None = Field(
@@ -252,10 +253,6 @@ def _faults(hosts: HostsFile) -> list[Fault]:
         at: Path = ("hosts", alias)
         if host.cards and host.device in (None, "cpu"):
             faults.append(Fault((*at, "cards"), f"`cards` needs `device`: {one_of(kinds())}", on_key=True))
-        if host.transport in _TRANSPORTS_LATER:
-            faults.append(
-                Fault((*at, "transport"), f"transport {host.transport} is not yet in this version; use fabric")
-            )
         for place, index in enumerate(host.only_cards or ()):
             if host.cards is not None and index >= host.cards:
                 where = (*at, "only_cards", place)

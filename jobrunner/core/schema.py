@@ -34,7 +34,6 @@ def json_schema(kind: Literal["spec", "hosts"]) -> dict[str, Any]:
                 "then": {"required": ["device"], "properties": {"device": {"enum": list(kinds())}}},
             }
         ]
-        host["properties"]["transport"] = {**host["properties"]["transport"], "enum": ["fabric"]}
     return {"$schema": DIALECT, **_tidy(schema)}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jobrunner.transport.link import HostLink
     from jobrunner.transport.settings import HostTarget
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 100  # so many spec files are remembered
 _LIMITS = ("connect_s", "request_s", "retry_s")
 
@@ -30,8 +30,8 @@ _LIMITS = ("connect_s", "request_s", "retry_s")
 class Ahead:
     """A link that is being opened. `take` hands it to whoever needs the very same target."""
 
-    def __init__(self, alias: str, options: Mapping[str, Any], cache: Path) -> None:
-        self._alias, self._options, self._cache = alias, options, cache
+    def __init__(self, alias: str, options: Mapping[str, Any], home: Path) -> None:
+        self._alias, self._options, self._home = alias, options, home
         self._link: HostLink | None = None
         self._lock = threading.Lock()
         self._known = threading.Event()
@@ -44,7 +44,7 @@ class Ahead:
             with contextlib.suppress(JobrunnerError, OSError, TypeError, ValueError):
                 from jobrunner.transport.link import HostLink
 
-                link = HostLink(_target(self._alias, self._options, self._cache))
+                link = HostLink(_target(self._alias, self._options, self._home))
                 link.expect()
             with self._lock:
                 self._link = link = None if self._over else link
@@ -87,7 +87,7 @@ def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     submit = _as_submit(arguments)
     if submit is None:
         return
-    specs, host, hosts_file = submit
+    specs, host, hosts_file, transport = submit
     from jobrunner.service.session import default_home, default_hosts_file
 
     home = default_home(environ)
@@ -99,18 +99,18 @@ def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     alias = host or where.get("specs", {}).get(os.path.abspath(specs[0]))
     options = where.get("targets", {}).get(alias)
     if isinstance(options, dict):
-        _begun = Ahead(alias, options, home / "cache")
+        _begun = Ahead(alias, {**options, "transport": transport or options.get("transport")}, home)
 
 
-def _as_submit(arguments: Sequence[str]) -> tuple[list[str], str | None, str | None] | None:
-    """`(specs, --host, --hosts)` of a plain submit; None for anything else or whatever is not clear at once."""
+def _as_submit(arguments: Sequence[str]) -> tuple[list[str], str | None, str | None, str | None] | None:
+    """`(specs, --host, --hosts, --transport)` of a plain submit; None for anything that is not clear at once."""
     specs: list[str] = []
     values: dict[str, str] = {}
     words = iter(arguments)
     command = ""
     for word in words:
         name, equals, value = word.partition("=")
-        if name in ("--host", "--hosts", "--set"):
+        if name in ("--host", "--hosts", "--set", "--transport"):
             values[name] = value if equals else next(words, "")
         elif word in ("--json", "--timings", "--wait", "--follow", "--large"):
             continue
@@ -122,10 +122,11 @@ def _as_submit(arguments: Sequence[str]) -> tuple[list[str], str | None, str | N
             specs.append(word)
     if command != "submit" or not specs:
         return None
-    return specs, values.get("--host"), values.get("--hosts")
+    return specs, values.get("--host"), values.get("--hosts"), values.get("--transport")
 
 
-def _target(alias: str, options: Mapping[str, Any], cache: Path) -> HostTarget:
+def _target(alias: str, options: Mapping[str, Any], home: Path) -> HostTarget:
+    from jobrunner.service.session import attended
     from jobrunner.transport.settings import HostTarget, TransportSettings
 
     limits: dict[str, Any] = {name: float(options[name]) for name in _LIMITS}
@@ -135,7 +136,8 @@ def _target(alias: str, options: Mapping[str, Any], cache: Path) -> HostTarget:
         address=options["address"],
         root=options["root"],
         python=options["python"],
-        settings=TransportSettings(cache=cache, **limits),
+        settings=TransportSettings(cache=home / "cache", sockets=home / "ssh", attended=attended(), **limits),
+        transport=str(options["transport"]),
     )
 
 
@@ -155,6 +157,7 @@ def remember(home: Path, hosts_file: Path, environ: Mapping[str, str], sent: Ite
             "address": target.address,
             "root": target.root,
             "python": target.python,
+            "transport": target.transport,
             **{name: getattr(target.settings, name) for name in _LIMITS},
         }
     where["specs"] = dict(list(specs.items())[-KEPT:])

@@ -156,8 +156,7 @@ def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
     in_vain, pause, begun, moved = 0, PAUSE_S, False, _Moved()
     while True:
         try:
-            with session.timings.phase("transfer"):
-                return _pull_once(session, row, to, wanted, moved)
+            return _pull_once(session, row, to, wanted, moved)
         except (LinkLostError, ConnectError) as error:
             session.links.forget(row.host or "")
             if isinstance(error, ConnectError) and not begun:

@@ -291,6 +291,18 @@ def _set_drained(session: Session, names: Sequence[str], on: bool) -> HostsResul
     )
 
 
+def disconnect(session: Session, names: Sequence[str]) -> HostsResult:
+    """End the connections to these hosts (default: all) that commands share; nothing on the hosts ends."""
+    from jobrunner.transport import sockets
+
+    ended: dict[str, int] = dict.fromkeys(names, 0)
+    for shared in list(sockets.existing(session.home / "ssh")):
+        if not names or shared.alias in names:
+            ended[shared.alias] = ended.get(shared.alias, 0) + sockets.disconnect(shared)
+    rows = [{"name": alias, "ended": count} for alias, count in ended.items()]
+    return HostsResult(hosts=rows, warnings=session.warnings)
+
+
 def cards(session: Session, names: Sequence[str]) -> CardsResult:
     """The cards of hosts, as their vendors' tools, the leases and the rules of the hosts file show them."""
     aliases = session.choose_hosts(list(names))

@@ -51,11 +51,20 @@ def default_hosts_file(environ: Mapping[str, str]) -> Path:
 class Session:
     """One command's view of the world. Use it as a context manager: leaving it closes links and ledger."""
 
-    def __init__(self, *, home: Path, hosts_file: Path, environ: Mapping[str, str], progress: Progress) -> None:
+    def __init__(
+        self,
+        *,
+        home: Path,
+        hosts_file: Path,
+        environ: Mapping[str, str],
+        progress: Progress,
+        transport: str | None = None,
+    ) -> None:
         self.home = home
         self.hosts_file = hosts_file
         self.environ = environ
         self.progress = progress
+        self.transport = transport
         self.timings = Timings()
         self.warnings: list[str] = []
         self.patient = False
@@ -147,12 +156,20 @@ class Session:
             self.hosts,
             environ=self.environ,
             state_folder=self.home,
-            timings=self.timings,
             retry_s=settings.retry_for.seconds if self.patient else settings.connect_timeout.seconds,
             passphrase=_ask_passphrase,
+            transport=self.transport,
+            attended=attended(),
             begun=self._begun.take if self._begun is not None else None,
             greeting=self._kept_cancels,
         )
+
+    def spent(self) -> dict[str, float]:
+        """Where the time went so far, for `--timings`: seconds by phase; phases may overlap."""
+        total = self.timings.as_dict()
+        for name, seconds in (self.links.spent if "links" in self.__dict__ else {}).items():
+            total[name] = total.get(name, 0.0) + seconds
+        return total
 
     def _kept_cancels(self, alias: str) -> dict[str, Any]:
         """Cancels that a host has not been told yet: they go with the first request of any command."""
@@ -223,15 +240,20 @@ def open_session(
     hosts_file: Path | None = None,
     progress: Progress | None = None,
     environ: Mapping[str, str] | None = None,
+    transport: str | None = None,
     **_: Any,
 ) -> Session:
-    """A session for the given folders, or for those that the environment names."""
+    """A session for the given folders, or for those that the environment names.
+
+    `transport` (fabric, openssh, auto) goes over what the hosts file says of each host.
+    """
     environ = dict(os.environ) if environ is None else environ
     return Session(
         home=home or default_home(environ),
         hosts_file=hosts_file or default_hosts_file(environ),
         environ=environ,
         progress=progress or NoProgress(),
+        transport=transport,
     )
 
 
@@ -247,12 +269,17 @@ def client_identity() -> dict[str, str]:
     return {"host": socket.gethostname(), "user": user, "python": sys.version.split()[0]}
 
 
+def attended() -> bool:
+    """True if a person would see a question: standard input and error are a terminal."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
 _ASKING = threading.Lock()
 
 
 def _ask_passphrase(path: str) -> str | None:
     """Ask the person at the terminal for a key's passphrase; None where nobody would see the question."""
-    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+    if not attended():
         return None
     import getpass
 

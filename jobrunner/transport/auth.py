@@ -22,6 +22,7 @@ from paramiko.agent import AgentSSH
 
 from jobrunner.core.errors import AuthError, ConnectError, LinkLostError
 from jobrunner.transport.settings import HostTarget
+from jobrunner.transport.sshwords import second_factor
 from jobrunner.transport.wire_ssh import LinkTransport
 
 _MAGIC = b"openssh-key-v1\0"
@@ -128,7 +129,7 @@ def authenticate(transport: LinkTransport, target: HostTarget) -> None:
             try:
                 more = transport.auth_publickey(target.config.user, key)
             except paramiko.BadAuthenticationType as error:
-                raise _no_publickey(target, list(error.allowed_types)) from error
+                raise second_factor(target, list(error.allowed_types), partial=False) from error
             except (paramiko.SSHException, EOFError, OSError, ValueError) as error:
                 if not transport.is_active():
                     raise _cut_off(attempt, transport) from error
@@ -137,7 +138,7 @@ def authenticate(transport: LinkTransport, target: HostTarget) -> None:
                 continue
             if not more:
                 return
-            raise _no_publickey(target, more, partial=True)
+            raise second_factor(target, more, partial=True)
     finally:
         for agent in agents:
             agent.close()
@@ -284,11 +285,12 @@ def _too_slow(target: HostTarget) -> ConnectError:
     )
 
 
-def _no_publickey(target: HostTarget, allowed: list[str], partial: bool = False) -> AuthError:
-    what = "wants a second proof besides the key" if partial else "takes no keys"
-    return AuthError(
-        f"{_who(target)} {what}: it asks for {', '.join(allowed) or 'nothing we have'}",
-        host=target.alias,
-        code="auth",
-        remedy="jobrunner logs in by key alone; ask for key login, or use a ProxyJump host that allows it.",
-    )
+def refused(target: HostTarget, offered: list[str]) -> AuthError:
+    """The error for keys that OpenSSH's client offered in vain; with the keys that it could not open."""
+    attempt = _Attempt(target, offered)
+    for path in target.config.identity_files:
+        found = inspect_key(path)
+        if found is not None and found.encrypted:
+            attempt.locked.append(path)
+    attempt.offered = [label for label in offered if label not in attempt.locked]
+    return _refused(attempt)

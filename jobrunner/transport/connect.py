@@ -44,13 +44,13 @@ def _load() -> None:
 
 
 def open_connection(target: HostTarget, *, stop: threading.Event = _NEVER) -> HostConnection:
-    """A connection that is logged in. Raises a HostError that says what is wrong.
+    """A connection of Fabric's that is logged in. Raises a HostError that says what is wrong.
 
     A server that turns connections away because it is busy is tried again with growing, uneven pauses for
     `retry_s` in all. Silent or refusing addresses, host keys and failed logins are not tried again. `stop` ends
     the waiting.
     """
-    return _again(target, stop, lambda: _open_once(target, 0))
+    return again(target, stop, lambda: _open_once(target, 0))
 
 
 def scan_host_key(target: HostTarget) -> HostKey:
@@ -76,10 +76,11 @@ def scan_host_key(target: HostTarget) -> HostKey:
             if behind is not None:
                 behind.close()
 
-    return _again(target, _NEVER, scan)
+    return again(target, _NEVER, scan)
 
 
-def _again(target: HostTarget, stop: threading.Event, attempt: Callable[[], T]) -> T:
+def again(target: HostTarget, stop: threading.Event, attempt: Callable[[], T]) -> T:
+    """What `attempt` gives, tried again for `retry_s` while the server turns connections away for load."""
     ends = time.monotonic() + target.settings.retry_s
     pause = 0.4
     while True:
@@ -94,12 +95,15 @@ def _again(target: HostTarget, stop: threading.Event, attempt: Callable[[], T]) 
 
 def _open_once(target: HostTarget, depth: int) -> HostConnection:
     loading = preload()
+    began = time.monotonic()
     carrier, round_trip, behind = _carrier(target, depth)
+    carried = time.monotonic()
     try:
         loading.join()
         from jobrunner.transport.connection import HostConnection
 
         connection = HostConnection(target, carrier, round_trip, behind)
+        connection.took.update({"import": time.monotonic() - carried, "connect": carried - began})
     except BaseException:
         carrier.close()
         if behind is not None:

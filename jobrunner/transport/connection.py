@@ -19,9 +19,10 @@ from fabric.config import Config
 
 from jobrunner.core.errors import ConnectError, HostError
 from jobrunner.transport.auth import authenticate
+from jobrunner.transport.channel import ChannelRefused
 from jobrunner.transport.hostkeys import HostKey, KnownHosts, accept
 from jobrunner.transport.settings import HostTarget
-from jobrunner.transport.wire_ssh import LinkTransport
+from jobrunner.transport.wire_ssh import FAR_AWAY_S, FAR_WINDOW, LinkTransport, start_exec
 
 # A server under load ends a connection before or with such a line.
 _THROTTLE_WORDS = ("exceeded maxstartups", "not allowed at this time", "too many", "maxstartups", "try again")
@@ -31,19 +32,23 @@ class VerifyingClient(paramiko.SSHClient):  # type: ignore[misc]
     """Connects over a given byte stream: shakes hands, judges the host key, logs in. Closes all on any failure."""
 
     host_key: HostKey | None = None
+    took: dict[str, float]
 
     def connect(self, hostname: str, *, carrier: Any, target: HostTarget, login: bool = True, **_: Any) -> None:
         """`hostname` is in the target already; `login` False ends after the host key is known (nothing is judged)."""
+        began = time.monotonic()
         known = KnownHosts(target.config)
         transport = self._transport = LinkTransport(carrier, known.algorithms())
         try:
             _shake_hands(transport, target)
             key = transport.get_remote_server_key()
             self.host_key = HostKey(key.get_name(), bytes(key.asbytes()))
+            shaken = time.monotonic()
             if login:
                 accept(target.config, known.judge(self.host_key))
                 authenticate(transport, target)
                 transport.watch(target.settings.probe_s, target.settings.dead_after_s)
+            self.took = {"connect": shaken - began, "authenticate": time.monotonic() - shaken}
         except BaseException:
             transport.settle(1.0)
             carrier.close()
@@ -128,11 +133,16 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]
     """One open SSH connection to a host.
 
     `round_trip` is about how long a packet takes there and back, in seconds; `behind` the connection to the last
-    jump host, which is closed with this one; `proxy` the ProxyCommand's process.
+    jump host, which is closed with this one; `took` the seconds that opening it took, by phase. It is a
+    `channel.Connection`.
     """
 
+    kind = "fabric"
+    shared = False
+    spare = 0
     target: HostTarget
     round_trip = 0.0
+    took: dict[str, float]
     behind: HostConnection | None = None
     carrier: Any = None
 
@@ -152,6 +162,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]
         object.__setattr__(self, "carrier", carrier)
         object.__setattr__(self, "behind", behind)
         object.__setattr__(self, "round_trip", round_trip)
+        object.__setattr__(self, "took", {})
 
     def open(self) -> None:
         """Shake hands, check the host key, log in. After a failure everything below is closed."""
@@ -163,6 +174,32 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]
             raise
         # The first socket may be that of a relay close by; a login takes about eight round trips.
         object.__setattr__(self, "round_trip", max(self.round_trip, (time.monotonic() - began) / 8))
+        for name, seconds in self.client.took.items():
+            self.took[name] = self.took.get(name, 0.0) + seconds
+
+    def start_channel(self, command: str, limit: float, round_trip: float) -> Any:
+        """See `channel.Connection`."""
+        window = FAR_WINDOW if (round_trip or self.round_trip) > FAR_AWAY_S else None
+        try:
+            channel = self.transport.open_session(window_size=window, timeout=limit)
+        except paramiko.ChannelException as error:
+            raise ChannelRefused(str(error)) from error
+        except paramiko.SSHException as error:
+            if str(error) == "Unable to open channel.":  # of several refusals at once paramiko names only the first
+                raise ChannelRefused(str(error)) from error
+            raise
+        try:
+            start_exec(channel, command)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def run_on_terminal(self, argv: list[str]) -> int:
+        """See `channel.Connection`."""
+        from jobrunner.transport.terminal import run_on_terminal
+
+        return run_on_terminal(self.transport, self.target, argv)
 
     def open_channel_to(self, target: HostTarget) -> Any:
         """A byte stream from this host onward to another. Raises ConnectError."""

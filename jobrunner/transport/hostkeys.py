@@ -208,10 +208,11 @@ def accept(config: HostConfig, verdict: Verdict) -> None:
             except OSError as error:
                 log.debug("%s: cannot pin the key: %s", config.known_hosts[0], error)
         return
-    raise _refusal(config, verdict)
+    raise refusal(config, verdict)
 
 
-def _refusal(config: HostConfig, verdict: Verdict) -> HostKeyError:
+def refusal(config: HostConfig, verdict: Verdict) -> HostKeyError:
+    """The error for a key that must not be spoken to."""
     place = f"{verdict.known.file}:{verdict.known.line}" if verdict.known else ""
     shown = f"{verdict.offered.type} {verdict.offered.fingerprint}"
     if verdict.status == "changed":

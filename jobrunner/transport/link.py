@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jobrunner.core.errors import ConnectError, HostError, LinkLostError
-from jobrunner.transport.bootstrap import AgentImage, agent_image
-from jobrunner.transport.connect import mapped, open_connection
+from jobrunner.transport.bootstrap import AgentImage, agent_image, bootstrap_command
+from jobrunner.transport.channel import ChannelRefused, Connection
+from jobrunner.transport.choice import MOST_SPARE, Way
+from jobrunner.transport.connect import mapped
 from jobrunner.transport.diagnosis import shown, start_file
+from jobrunner.transport.openssh import Inherited
 from jobrunner.transport.session import Session, link_lost
 from jobrunner.transport.settings import HostTarget
-
-if TYPE_CHECKING:
-    from jobrunner.transport.connection import HostConnection
 
 BUSY_S = 5.0  # how long a server that refuses channels is asked again: ended ones take it a moment to forget
 
@@ -35,7 +36,7 @@ class HostLink:
         self.notes: list[str] = []
         self.greeting: Callable[[], dict[str, Any]] | None = None
         self._image = image
-        self._connection: HostConnection | None = None
+        self._connection: Connection | None = None
         self._opening = threading.Lock()
         self._lock = threading.Condition()
         self._idle: list[Session] = []
@@ -48,6 +49,8 @@ class HostLink:
         self._preparing.set()
         self._ready: Session | None = None
         self._not_ready: Exception | None = None
+        self._way = Way()
+        self._spent: dict[str, float] = {}
 
     # What others use
 
@@ -74,10 +77,13 @@ class HostLink:
         """Go on as the link to `target`, which leads the same way (see `HostTarget.same_way`) with other limits."""
         self.target = target
 
-    def request(self, op: str, timeout: float | None = None, **args: Any) -> dict[str, Any]:
+    def request(
+        self, op: str, timeout: float | None = None, *, working: bool = False, **args: Any
+    ) -> dict[str, Any]:  # fmt: skip
         """Ask the agent and return the data of its answer.
 
-        `timeout` in seconds for the whole (default: the settings' `request_s`). Raises AgentError with the agent's
+        `timeout` in seconds for the whole (default: the settings' `request_s`); with `working` it is for each sign of
+        life, for what may take long on a big host. Raises AgentError with the agent's
         own code, LinkLostError, ConnectError, HostKeyError, AuthError or HostSetupError.
         """
         session = self._borrow()
@@ -87,7 +93,7 @@ class HostLink:
             session.op = op
             session.send_json({"v": 1, "op": op, **self._greeting(), **args})
             try:
-                data = session.result(limit)
+                data = session.result(limit, silence=limit if working else None)
             except HostError as error:
                 healthy = error.code not in ("timeout", "bad_answer", "agent_died") and session.usable
                 raise self._named(error, op, limit) from None
@@ -127,11 +133,9 @@ class HostLink:
 
     def interactive(self, argv: list[str]) -> int:
         """Run a program of the host on this terminal until it ends; its exit code. Raises UsageError without one."""
-        from jobrunner.transport.terminal import run_on_terminal
-
         connection = self._connected()
         with mapped(self.target, "using the terminal"):
-            return run_on_terminal(connection.transport, self.target, argv)
+            return connection.run_on_terminal(argv)
 
     @property
     def round_trip(self) -> float:
@@ -158,6 +162,7 @@ class HostLink:
         for session in sessions:
             session.close()
         if bulk is not None:
+            self._count(bulk.spent)
             bulk.close()
 
     def __enter__(self) -> HostLink:
@@ -168,7 +173,7 @@ class HostLink:
 
     # How
 
-    def _connected(self) -> HostConnection:
+    def _connected(self) -> Connection:
         with self._opening:
             current = self._connection
             if current is not None and current.is_connected:
@@ -177,7 +182,8 @@ class HostLink:
                 self._forget_connection(current)
             if self._stop.is_set():
                 raise self._closed()
-            fresh = open_connection(self.target, stop=self._stop)
+            fresh = self._way.open(self.target, stop=self._stop)
+            self._count(fresh.took)
             with self._lock:
                 if not self._stop.is_set():
                     self._connection = fresh
@@ -185,7 +191,7 @@ class HostLink:
             fresh.close()
             raise self._closed()
 
-    def _forget_connection(self, connection: HostConnection) -> None:
+    def _forget_connection(self, connection: Connection) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
             self._connection = None
@@ -270,11 +276,16 @@ class HostLink:
             raise
 
     def _launch(self, warm: str = "") -> Session:
-        """A session on which the agent is being started, in the place that has been taken for it."""
-        session = Session(self._channel(self._connected()), self.target, self._packed(), self._place_free)
+        """A session on which the agent is being started, in the place that has been taken for it.
+
+        `warm` is the operation that is likely to come: the agent loads what it needs meanwhile.
+        """
+        target, fence = self.target, secrets.token_hex(16)
+        command = bootstrap_command(target.root, target.python, self._packed(), fence, warm)
+        session = Session(self._channel(command), target, self._packed(), fence, self._place_free)
+        session.count, session.round_trip = self._count, self._round_trip
         with self._lock:
             self._open.add(session)
-        session.launch(warm)
         return session
 
     def _place_free(self, session: Session | None) -> None:
@@ -289,37 +300,36 @@ class HostLink:
             self._image = agent_image(self.target.settings.cache)
         return self._image
 
-    def _channel(self, connection: HostConnection) -> Any:
-        """A session channel. A server that allows few gets back the idle ones first."""
-        import paramiko
+    def _channel(self, command: str) -> Any:
+        """A channel on which a command has been started. A server that allows few gets back the idle ones first.
 
-        from jobrunner.transport.wire_ssh import FAR_AWAY_S, FAR_WINDOW
-
-        window = FAR_WINDOW if (self._round_trip or connection.round_trip) > FAR_AWAY_S else None
-        ends = time.monotonic() + BUSY_S
-        pause = 0.02
+        A shared connection that is dead or full is replaced by another one.
+        """
+        connection = self._connected()
+        ends, pause, inherited = time.monotonic() + BUSY_S, 0.02, 0
         while True:
             try:
-                began = time.monotonic()
-                with mapped(self.target, "opening a channel"):
-                    limit = self.target.settings.channel_s
-                    channel = connection.transport.open_session(window_size=window, timeout=limit)
-                # Opening a channel is one round trip and nothing else: the best measure there is.
-                took = time.monotonic() - began
-                self._round_trip = min(self._round_trip, took) if self._round_trip else took
-                return channel
+                return self._open_channel(connection, command)
+            except Inherited:
+                inherited += 1
+                if inherited > 2:
+                    raise
+                self._forget_connection(connection)
+                connection = self._connected()
+                continue
             except HostError as error:
                 if not connection.is_connected:
                     raise link_lost(self.alias, connection.transport) from error
-                cause = error.__cause__
-                # Of several refusals at once paramiko names the first one only; the others have just this text.
-                if not isinstance(cause, paramiko.ChannelException) and str(cause) != "Unable to open channel.":
-                    raise
-                refusal = str(cause)
-            with self._lock:
-                idle, self._idle = self._idle, []
-            for session in idle:
-                session.close()
+                raise
+            except ChannelRefused as error:
+                if not connection.is_connected:
+                    raise link_lost(self.alias, connection.transport) from error
+                refusal = str(error)
+            if not self._give_back_idle() and connection.shared and self._way.spare < MOST_SPARE:
+                self._way.spare += 1  # others use it as well: take one that they do not
+                self._forget_connection(connection)
+                connection = self._connected()
+                continue
             if time.monotonic() > ends or self._stop.wait(pause):
                 raise ConnectError(
                     f"{self.alias} allows no further channel on its connection: {refusal}",
@@ -328,6 +338,38 @@ class HostLink:
                     remedy="Its sshd has a low MaxSessions, or forbids commands; ask its administrator for 4 or more.",
                 )
             pause = min(pause * 2, 0.5)
+
+    def _open_channel(self, connection: Connection, command: str) -> Any:
+        began = time.monotonic()
+        with mapped(self.target, "opening a channel"):
+            channel = connection.start_channel(command, self.target.settings.channel_s, self._round_trip)
+        # Opening a channel is one round trip and nothing else: the best measure there is.
+        took = time.monotonic() - began
+        self._round_trip = min(self._round_trip, took) if self._round_trip else took
+        self._count({"request": took})
+        return channel
+
+    def _give_back_idle(self) -> bool:
+        """Close the sessions that nobody uses; True if there were any."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.close()
+        return bool(idle)
+
+    def _count(self, seconds: Mapping[str, float]) -> None:
+        with self._lock:
+            for name, more in seconds.items():
+                self._spent[name] = self._spent.get(name, 0.0) + more
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Where the time went so far: seconds by phase, as `--timings` names them."""
+        with self._lock:
+            total, bulk = dict(self._spent), self._bulk
+        for name, seconds in (bulk.spent if bulk is not None else {}).items():
+            total[name] = total.get(name, 0.0) + seconds
+        return total
 
     def _greeting(self) -> dict[str, Any]:
         """The arguments of the greeting, at the first call."""

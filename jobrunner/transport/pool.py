@@ -7,13 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jobrunner.core.errors import ConnectError, JobrunnerError, LinkLostError, NotFoundError
-from jobrunner.transport.connect import preload
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, PassphraseSource, TransportSettings
 
@@ -22,12 +20,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SLACK_S = 5.0
-
-
-class Timer(Protocol):
-    """What counts the time of a phase (the service's `Timings`)."""
-
-    def phase(self, name: str) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
@@ -48,14 +40,13 @@ class LinkPool:
     def __init__(
         self,
         resolver: Callable[[str], HostTarget],
-        timings: Timer | None = None,
         begun: Callable[[HostTarget], HostLink | None] | None = None,
         greeting: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
         self._resolver = resolver
         self._begun = begun
         self._greeting = greeting
-        self._timings = timings
+        self._spent: dict[str, float] = {}
         self._links: dict[str, HostLink] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -63,11 +54,7 @@ class LinkPool:
     def link(self, alias: str) -> HostLink:
         """The link to a host, connected. Raises HostError."""
         link = self._link(alias)
-        if self._timings is None:
-            link.open()
-        else:
-            with self._timings.phase("connect"):
-                link.open()
+        link.open()
         return link
 
     def target(self, alias: str) -> HostTarget:
@@ -78,7 +65,6 @@ class LinkPool:
         with self._lock:
             link = self._links.get(alias)
         if link is None:
-            preload()  # while the SSH configuration is being asked
             target = self._resolver(alias)
             fresh = (self._begun(target) if self._begun else None) or HostLink(target)
             if self._greeting is not None:
@@ -147,6 +133,17 @@ class LinkPool:
             link = self._links.pop(alias, None)
         if link is not None:
             link.close()
+            with self._lock:
+                _add(self._spent, link.spent)
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Where the time went so far, over all hosts: seconds by phase. Those of several hosts may overlap."""
+        with self._lock:
+            total = dict(self._spent)
+            for link in self._links.values():
+                _add(total, link.spent)
+        return total
 
     @property
     def notes(self) -> list[str]:
@@ -164,12 +161,20 @@ class LinkPool:
         ends = time.monotonic() + 1.0
         for thread in threads:
             thread.join(max(0.0, ends - time.monotonic()))
+        with self._lock:
+            for link in links:
+                _add(self._spent, link.spent)
 
     def __enter__(self) -> LinkPool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, seconds in more.items():
+        total[name] = total.get(name, 0.0) + seconds
 
 
 def _late(alias: str, seconds: float) -> ConnectError:
@@ -194,15 +199,17 @@ def open_pool(
     *,
     environ: Mapping[str, str] | None = None,
     state_folder: Path | None = None,
-    timings: Timer | None = None,
     retry_s: float | None = None,
     passphrase: PassphraseSource | None = None,
+    transport: str | None = None,
+    attended: bool = False,
     begun: Callable[[HostTarget], HostLink | None] | None = None,
     greeting: Callable[[str], dict[str, Any]] | None = None,
 ) -> LinkPool:
     """The pool of a command: hosts of the hosts file, and any alias that the SSH configuration knows.
 
-    `retry_s` is how long throttled connects are tried again, if not for as long as the hosts file says.
+    `retry_s` is how long throttled connects are tried again, if not for as long as the hosts file says; `transport`
+    goes over what it says of each host; `attended`: a person at the terminal can be asked.
     """
     environ = os.environ if environ is None else environ
     file = hosts.ssh_config or environ.get("JOBRUNNER_SSH_CONFIG") or None
@@ -211,6 +218,8 @@ def open_pool(
         request_s=hosts.settings.request_timeout.seconds,
         retry_s=hosts.settings.retry_for.seconds if retry_s is None else min(retry_s, hosts.settings.retry_for.seconds),
         cache=state_folder / "cache" if state_folder is not None else None,
+        sockets=state_folder / "ssh" if state_folder is not None else None,
+        attended=attended,
         passphrase=passphrase,
     )
 
@@ -219,7 +228,13 @@ def open_pool(
             raise NotFoundError("a host has no empty name", code="no_host")
         spec = hosts.get(alias)
         return HostTarget.of(
-            alias, ssh_config=file, address=spec.address, root=spec.root, python=spec.python, settings=settings
+            alias,
+            ssh_config=file,
+            address=spec.address,
+            root=spec.root,
+            python=spec.python,
+            settings=settings,
+            transport=transport or spec.transport,
         )
 
-    return LinkPool(resolver, timings, begun, greeting)
+    return LinkPool(resolver, begun, greeting)

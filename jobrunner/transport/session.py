@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jobrunner.agent import wire as agent_wire
 from jobrunner.core.errors import AgentError, HostError, LinkLostError
 from jobrunner.transport import answers
-from jobrunner.transport.bootstrap import AgentImage, bootstrap_command
+from jobrunner.transport.bootstrap import AgentImage
 from jobrunner.transport.diagnosis import Silence, from_status, shown, why_no_agent
 from jobrunner.transport.settings import HostTarget
 
@@ -24,17 +23,20 @@ SLICE_S = 0.25  # how long one wait on the channel lasts before standard error i
 KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PIECE = 256 * 1024
 PACKET = 32768
+SIGNS = 10  # signs of life that may come at once; further ones at most once a second
+_BYTES = ("collect", "tail")  # exchanges whose answers are contents, not work
 
 
 class Session:
-    """A channel on which the agent runs. Use it as a context manager; one thread at a time.
+    """A channel on which the agent has been started, to say `fence` first. One thread at a time; a context manager.
 
     Iterating gives frames `(kind, payload)`, with kind b"J", b"B" or b"E", up to and with the answer that ends the
     request. Every read waits at most `timeout` seconds for the next frame (None: for as long as the link lives).
+    `count` is told where the time goes: seconds by phase; `round_trip` is how long the way takes of it.
     """
 
     def __init__(
-        self, channel: Channel, target: HostTarget, image: AgentImage, on_close: Callable[[Session], None]
+        self, channel: Channel, target: HostTarget, image: AgentImage, fence: str, on_close: Callable[[Session], None]
     ) -> None:
         self.target = target
         self.timeout: float | None = target.settings.request_s
@@ -45,33 +47,21 @@ class Session:
         self._channel = channel
         self._image = image
         self._on_close: Callable[[Session], None] | None = on_close
-        self._fence = ""
+        self._fence = fence
         self._buffer = b""
         self._at = 0
         self._err = bytearray()
         self._kept = bytearray()
         self._ends: float | None = None
+        self.count: Callable[[dict[str, float]], None] = lambda _: None
+        self.round_trip = 0.0
+        self._asked = False
         self._reader = wire.Reader(self._take)
 
     # Starting
 
-    def launch(self, warm: str = "") -> None:
-        """Begin to run the agent; `start` goes on from there. Nothing is waited for. Raises LinkLostError.
-
-        `warm` is the operation that is likely to come: the agent loads what it needs meanwhile.
-        """
-        from jobrunner.transport.wire_ssh import start_exec
-
-        self._fence = secrets.token_hex(16)
-        target = self.target
-        self._limit(target.settings.request_s)
-        with self._told("starting the agent"):
-            start_exec(self._channel, bootstrap_command(target.root, target.python, self._image, self._fence, warm))
-
     def start(self) -> None:
-        """Run the agent, sending it first if the host has not got it. Raises HostSetupError, LinkLostError."""
-        if not self._fence:
-            self.launch()
+        """Wait for the agent, sending it first if the host has not got it. Raises HostSetupError, LinkLostError."""
         target = self.target
         status = self._await_fence(self._fence)
         self._check(status)
@@ -155,6 +145,7 @@ class Session:
         """Send all of it, after what was gathered. Waits while the agent takes nothing, as long as the link lives."""
         data, at = bytes(self._kept) + data if self._kept else data, 0
         self._kept.clear()
+        began, self._asked = time.monotonic(), True
         with self._told("sending"):
             while at < len(data):
                 self._channel.settimeout(SLICE_S)
@@ -166,6 +157,7 @@ class Session:
                 if sent == 0:
                     raise self._ended()
                 at += sent
+        self.count({"transfer" if at > PACKET else "request": time.monotonic() - began})
 
     # Receiving
 
@@ -225,8 +217,13 @@ class Session:
             raise self._odd("an answer that does not say which machine it is from")
         return message
 
-    def result(self, timeout: float | None = -1.0) -> dict[str, Any]:
-        """The data of the answer that ends the request; other frames before it are passed over."""
+    def result(self, timeout: float | None = -1.0, *, silence: float | None = None) -> dict[str, Any]:
+        """The data of the answer that ends the request; other frames before it are passed over.
+
+        With `silence` the host has so many seconds for each sign of life instead: it may work long, and has to say so.
+        """
+        if silence is not None:
+            return self._after_signs_of_life(silence)
         limit = self.timeout if timeout == -1.0 else timeout
         ends = None if limit is None else time.monotonic() + limit
         while True:
@@ -237,6 +234,16 @@ class Session:
                 message = self.message(payload)
                 if message.get("ok"):
                     return dict(message.get("data", {}))
+
+    def _after_signs_of_life(self, silence: float) -> dict[str, Any]:
+        began, signs = time.monotonic(), 0
+        while True:
+            message = self.read_json(silence)
+            if message.get("ok"):
+                return dict(message.get("data", {}))
+            signs += 1
+            if not message.get("tick") or signs > SIGNS + time.monotonic() - began:
+                raise self._odd("messages without end where an answer was due")
 
     def _odd(self, what: str) -> AgentError:
         return AgentError(
@@ -258,6 +265,20 @@ class Session:
         return piece
 
     def _receive(self, count: int) -> bytes:
+        began = time.monotonic()
+        try:
+            return self._next_piece(count)
+        finally:
+            self._waited(time.monotonic() - began)
+
+    def _waited(self, seconds: float) -> None:
+        """Tell for what there was waiting: the agent's start, its work (less the way there and back), or bytes."""
+        way = min(seconds, self.round_trip) if self._asked and self.op else 0.0
+        self._asked = False
+        phase = "request" if not self.op else "transfer" if self.op in _BYTES else "host work"
+        self.count({"request": way, phase: seconds - way} if phase != "request" else {phase: seconds})
+
+    def _next_piece(self, count: int) -> bytes:
         with self._told("waiting for an answer"):
             while True:
                 left = SLICE_S if self._ends is None else self._ends - time.monotonic()

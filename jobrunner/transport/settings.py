@@ -20,7 +20,8 @@ class TransportSettings:
     """Limits in seconds. `retry_s` is for throttled connects only; `dead_after_s` without a sign of life ends a link.
 
     `sessions` is how many channels one connection may have at once. `cache` is a folder for what is dear to build
-    (None: nothing is kept). `passphrase` is asked for encrypted keys that no agent holds.
+    (None: nothing is kept), `sockets` one for shared connections (None: there are none). `attended`: a person at the
+    terminal can be asked. `passphrase` is asked for encrypted keys that no agent holds.
     """
 
     connect_s: float = 10.0
@@ -32,12 +33,17 @@ class TransportSettings:
     dead_after_s: float = 12.0
     sessions: int = 4
     cache: Path | None = None
+    sockets: Path | None = None
+    attended: bool = False
     passphrase: PassphraseSource | None = None
 
 
 @dataclass(frozen=True)
 class HostTarget:
-    """One host: its SSH configuration, and where the agent lives on it (`root`, run by `python`)."""
+    """One host: its SSH configuration, and where the agent lives on it (`root`, run by `python`).
+
+    `transport` is what carries the connection: `fabric`, `openssh`, or `auto` (see `choice`).
+    """
 
     alias: str
     config: HostConfig
@@ -46,6 +52,7 @@ class HostTarget:
     ssh_config: str | None = None
     settings: TransportSettings = field(default_factory=TransportSettings)
     address: str | None = None
+    transport: str = "fabric"
 
     @classmethod
     def of(
@@ -57,15 +64,18 @@ class HostTarget:
         root: str = DEFAULT_ROOT,
         python: str = DEFAULT_PYTHON,
         settings: TransportSettings | None = None,
+        transport: str = "fabric",
     ) -> HostTarget:
         """The target of an alias or address, with its configuration resolved (see `sshconfig.resolve`)."""
         config = resolve(alias, ssh_config=ssh_config, address=address)
         file = str(ssh_config) if ssh_config else None
-        return cls(alias, config, root, python, file, settings or TransportSettings(), address)
+        return cls(alias, config, root, python, file, settings or TransportSettings(), address, transport)
 
     def same_way(self, other: HostTarget) -> bool:
         """True if both lead to the same agent by the same way; limits may differ."""
-        mine, others = ((t.alias, t.config, t.root, t.python, t.ssh_config) for t in (self, other))
+        mine, others = (
+            (t.alias, t.config, t.config.digest, t.root, t.python, t.ssh_config, t.transport) for t in (self, other)
+        )
         return mine == others
 
     @property

@@ -6,6 +6,8 @@ reader (`sshconfig_reader`) gives the same results for what it knows, and refuse
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobrunner.core.errors import HostError, UsageError
@@ -46,6 +48,8 @@ class HostConfig:
     """How to reach one host. Paths are absolute and tokens are replaced; `proxy_command` keeps its tokens replaced too.
 
     `identity_agent` is a socket path, None where no agent may be asked. `strict` is one of yes, ask, accept-new, no.
+    `control_path` is where the user's own shared connection would be. `special` names options that are set and that
+    only OpenSSH's client follows; `digest` stands for the whole configuration, known to us or not.
     """
 
     alias: str
@@ -66,6 +70,9 @@ class HostConfig:
     strict: str
     connect_timeout: float | None
     address_family: str
+    control_path: str = field(default="", compare=False)
+    special: tuple[str, ...] = field(default=(), compare=False)
+    digest: str = field(default="", compare=False)
 
     @property
     def lookup_name(self) -> str:
@@ -234,7 +241,33 @@ def host_config(alias: str, original: str, options: Options) -> HostConfig:
         strict=_strict(last("stricthostkeychecking", "ask")),
         connect_timeout=float(last("connecttimeout")) if last("connecttimeout").isdigit() else None,
         address_family=last("addressfamily", "any"),
+        control_path=expand_path(last("controlpath"), tokens) if last("controlpath") else "",
+        special=_special(options),
+        digest=hashlib.sha256(json.dumps([original, options]).encode()).hexdigest()[:16],
     )
+
+
+# Options that only OpenSSH follows, and the values that mean nothing.
+_SPECIAL = {
+    "knownhostscommand": ("none",),
+    "pkcs11provider": ("none",),
+    "securitykeyprovider": ("internal", "none"),
+    "preferredauthentications": ("publickey", "none"),
+    "canonicalizehostname": ("no", "false", "none"),
+    "verifyhostkeydns": ("no", "false"),
+    "proxyusefdpass": ("no", "false"),
+    "bindaddress": ("none",),
+    "bindinterface": ("none",),
+}
+
+
+def _special(options: Options) -> tuple[str, ...]:
+    """The names of options that are set here and that Fabric cannot follow."""
+    return tuple(
+        name
+        for name, empty in _SPECIAL.items()
+        if options.get(name) and options[name][0].lower() not in empty and options[name][0]
+    ) + (("gssapiauthentication",) if _is_yes((options.get("gssapiauthentication") or ["no"])[0]) else ())
 
 
 def _is_yes(text: str) -> bool:

@@ -18,11 +18,8 @@ from jobrunner.transport.settings import HostTarget
 RESIZE_S = 0.25
 
 
-def run_on_terminal(transport: Any, target: HostTarget, argv: list[str]) -> int:
-    """Run `argv` in a pseudo-terminal of the host, connected to ours; its exit code.
-
-    Raises UsageError where there is no terminal here, LinkLostError where the connection ends.
-    """
+def require_terminal() -> None:
+    """Raise UsageError where a program of the host cannot be shown."""
     if os.name == "nt":
         raise UsageError(
             "a live terminal is not to be had from Windows",
@@ -35,6 +32,14 @@ def run_on_terminal(transport: Any, target: HostTarget, argv: list[str]) -> int:
             code="no_terminal",
             remedy="Run it at a terminal; `jobrunner logs -f` works without one.",
         )
+
+
+def run_on_terminal(transport: Any, target: HostTarget, argv: list[str]) -> int:
+    """Run `argv` in a pseudo-terminal of the host, connected to ours; its exit code.
+
+    Raises UsageError where there is no terminal here, LinkLostError where the connection ends.
+    """
+    require_terminal()
     size = shutil.get_terminal_size()
     channel = transport.open_session(timeout=target.settings.channel_s)
     try:

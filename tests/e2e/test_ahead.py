@@ -88,9 +88,10 @@ def test_a_host_that_is_gone_is_told_once_and_soon(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["submit", "a.yaml"], (["a.yaml"], None, None)),
-        (["--json", "--hosts", "h.yaml", "submit", "a.yaml", "--host=x", "--wait"], (["a.yaml"], "x", "h.yaml")),
-        (["submit", "--set", "env.A=1", "a.yaml", "b.yaml"], (["a.yaml", "b.yaml"], None, None)),
+        (["submit", "a.yaml"], (["a.yaml"], None, None, None)),
+        (["--json", "--hosts", "h.yaml", "submit", "a.yaml", "--host=x", "--wait"], (["a.yaml"], "x", "h.yaml", None)),
+        (["submit", "--set", "env.A=1", "a.yaml", "b.yaml"], (["a.yaml", "b.yaml"], None, None, None)),
+        (["submit", "--transport", "openssh", "a.yaml"], (["a.yaml"], None, None, "openssh")),
         (["submit", "a.yaml", "--dry-run"], None),
         (["submit", "--help"], None),
         (["submit"], None),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobrunner.lab.sshd import LoopbackHost
 from jobrunner.transport.link import HostLink
-from tests.support.hosts import link_threads, loopback, target_of, test_agent
+from jobrunner.transport.settings import HostTarget
+from tests.support.hosts import end_shared, link_threads, loopback, target_of, test_agent
 from tests.support.waiting import eventually
 
 
@@ -20,10 +23,28 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHost]:
         yield running
 
 
+@pytest.fixture(params=["fabric", "openssh"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """What carries the connection: a test that takes this (or `reach`, `link`) runs once over each."""
+    return str(request.param)
+
+
 @pytest.fixture
-def link(host: LoopbackHost) -> Iterator[HostLink]:
+def reach(transport: str, tmp_path: Path) -> Iterator[Callable[..., HostTarget]]:
+    """How a host is reached over that transport; what is shared then is closed in the end."""
+    sockets = tmp_path / "shared"
+
+    def target(host: LoopbackHost, **limits: Any) -> HostTarget:
+        return replace(target_of(host, sockets=sockets, **limits), transport=transport)
+
+    yield target
+    end_shared(sockets)
+
+
+@pytest.fixture
+def link(host: LoopbackHost, reach: Callable[..., HostTarget]) -> Iterator[HostLink]:
     """A link to that host, with the test agent at its other end."""
-    with HostLink(target_of(host), image=test_agent()) as opened:
+    with HostLink(reach(host), image=test_agent()) as opened:
         yield opened
 
 

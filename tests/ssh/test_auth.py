@@ -209,8 +209,8 @@ def test_a_server_that_wants_two_proofs(tmp_path: Path) -> None:
     lines = ["AuthenticationMethods publickey,password", "PasswordAuthentication yes", "PermitRootLogin yes"]
     with loopback(tmp_path, lines=lines) as host:
         error = fails(target_of(host))
-    assert error.code == "auth"
-    assert "second proof" in error.message
+    assert error.code == "second_factor"
+    assert "second proof" in error.message and "--transport openssh" in error.remedy
 
 
 def test_a_certificate_is_used(tmp_path: Path) -> None:

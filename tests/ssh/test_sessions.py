@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ import pytest
 from jobrunner.core.errors import AgentError, ConnectError, LinkLostError
 from jobrunner.lab.sshd import LoopbackHost
 from jobrunner.transport.link import HostLink
+from jobrunner.transport.settings import HostTarget
 from tests.support.hosts import loopback, target_of, test_agent
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
+Reach = Callable[..., HostTarget]
 
 
 def test_values_arrive_as_they_were(link: HostLink) -> None:
@@ -89,8 +92,8 @@ def test_three_deaths_are_three_results(host: LoopbackHost, link: HostLink) -> N
     assert link.request("echo", value=1)["value"] == 1, "the next request opens a new connection"
 
 
-def test_closing_here_ends_a_waiting_request(host: LoopbackHost) -> None:
-    link = HostLink(target_of(host), image=test_agent())
+def test_closing_here_ends_a_waiting_request(host: LoopbackHost, reach: Reach) -> None:
+    link = HostLink(reach(host), image=test_agent())
     caught: list[BaseException] = []
 
     def ask() -> None:
@@ -119,6 +122,19 @@ def test_a_late_answer_is_a_timeout_and_the_next_request_works(link: HostLink) -
     assert link.request("echo", value=2)["value"] == 2
 
 
+def test_long_work_may_last_as_long_as_it_says_so(link: HostLink) -> None:
+    """The limit is for each sign of life; silence ends it, and signs without end are no work."""
+    began = time.monotonic()
+    link.request("ticks", timeout=0.8, working=True, count=5, pause=0.3)
+    assert time.monotonic() - began > 1.5
+    began = time.monotonic()
+    with pytest.raises(LinkLostError, match="`sleep` within 1 s"):
+        link.request("sleep", timeout=0.8, working=True, seconds=60)
+    assert time.monotonic() - began < 3
+    with pytest.raises(AgentError, match="messages without end"):
+        link.request("ticks", timeout=5.0, working=True)
+
+
 @pytest.mark.parametrize("text", ["hello\n", "J\xff\xff\xff\xff", "J\0\0\0\x05[1,2]", "J\0\0\0\x03abc"])
 def test_garbage_is_an_error_and_not_memory(link: HostLink, text: str) -> None:
     with pytest.raises(AgentError) as caught:
@@ -136,6 +152,7 @@ def test_an_upload_waits_for_a_slow_reader(link: HostLink) -> None:
     assert answer == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
+@pytest.mark.parametrize("transport", ["fabric"], indirect=True)
 def test_bulk_runs_over_a_connection_of_its_own(link: HostLink) -> None:
     assert link.bulk() is link.bulk()
     assert link.bulk().request("echo")["pid"] != link.request("echo")["pid"]
@@ -151,27 +168,27 @@ def test_a_command_that_reads_input_gets_none_of_ours(link: HostLink) -> None:
         assert session.result()["text"] == ""
 
 
-def test_few_channels_are_made_do_with(tmp_path: Path) -> None:
-    with loopback(tmp_path, max_sessions=1) as small, HostLink(target_of(small), image=test_agent()) as link:
+def test_few_channels_are_made_do_with(tmp_path: Path, reach: Reach) -> None:
+    with loopback(tmp_path, max_sessions=1) as small, HostLink(reach(small), image=test_agent()) as link:
         for _ in range(3):
             assert link.request("echo", value=1)["value"] == 1
             with link.stream("both", pieces=1) as stream:
                 assert [kind for kind, _ in stream] == [b"B", b"J"]
 
 
-def test_no_channel_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_channel_at_all_is_said(tmp_path: Path, reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobrunner.transport.link.BUSY_S", 0.5)
     with (
         loopback(tmp_path, max_sessions=0) as none,
-        HostLink(target_of(none), image=test_agent()) as link,
+        HostLink(reach(none), image=test_agent()) as link,
         pytest.raises(ConnectError) as caught,
     ):
         link.request("echo")
     assert caught.value.code == "sessions_full"
 
 
-def test_a_host_that_was_restarted_is_reached_again(tmp_path: Path) -> None:
-    with loopback(tmp_path) as host, HostLink(target_of(host), image=test_agent()) as link:
+def test_a_host_that_was_restarted_is_reached_again(tmp_path: Path, reach: Reach) -> None:
+    with loopback(tmp_path) as host, HostLink(reach(host), image=test_agent()) as link:
         assert link.request("echo", value=1)["value"] == 1
         host.restart()
         eventually(lambda: not link._connection.is_connected, what="the end of the old link")

@@ -16,6 +16,7 @@ from typing import Any
 
 import jobrunner.agent.wire
 from jobrunner.lab.sshd import LoopbackHost
+from jobrunner.transport import sockets
 from jobrunner.transport.bootstrap import AgentImage
 from jobrunner.transport.settings import HostTarget, TransportSettings
 
@@ -94,9 +95,10 @@ def run(reader, request, root):
             time.sleep(request.get("pause", 0))
         answer(bytes=total, sha256=digest.hexdigest())
     elif op == "ticks":
-        while True:
+        for _ in range(request.get("count", 1 << 30)):
             write(pack_json({"tick": True}))
-            time.sleep(0.02)
+            time.sleep(request.get("pause", 0.02))
+        answer()
     elif op == "cat":
         answer(text=os.popen("cat").read())
 """
@@ -131,6 +133,16 @@ def target_of(host: LoopbackHost, *, root: str = "~/root", python: str = "python
     """How to reach a loopback host, with other limits than the usual ones if wanted."""
     settings = TransportSettings(**limits)
     return HostTarget.of(host.alias, ssh_config=host.ssh_config, root=root, python=python, settings=settings)
+
+
+def end_shared(folder: Path) -> None:
+    """End every connection whose socket belongs to that folder for shared ones."""
+    import contextlib
+
+    for shared in list(sockets.existing(folder)):
+        sockets.disconnect(shared)
+        with contextlib.suppress(OSError):
+            shared.path.parent.rmdir()
 
 
 def private_etc(folder: Path, accounts: Sequence[tuple[str, str, Path]]) -> list[str]:

@@ -25,7 +25,7 @@ LADDER = (
     Rung("port", ("refused", "unreachable", "proxy", "timeout"), "something answers there"),
     Rung("ssh", ("silent", "not_ssh", "throttled", "ssh", "connect"), "it is an SSH server"),
     Rung("host key", ("hostkey_unknown", "hostkey_changed", "hostkey_revoked", "hostkey"), "its key is the known one"),
-    Rung("login", ("auth", "passphrase", "too_many_keys", "no_keys"), "it takes our key"),
+    Rung("login", ("auth", "second_factor", "passphrase", "too_many_keys", "no_keys"), "it takes our key"),
     Rung("channels", ("sessions_full", "busy"), "it opens channels for commands"),
     Rung("shell", ("nologin", "shell_exits"), "the login shell runs commands"),
     Rung("python", ("no_python", "old_python"), "there is a Python"),

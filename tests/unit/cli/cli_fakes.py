@@ -96,9 +96,14 @@ class FakeSession:
         self.options = options
         self.warnings: list[str] = []
         self.timings = Timings()
+        self.timings.add("ledger", 0.003)
         self.timings.add("connect", 0.0125)
         self.home = Path("/nowhere")
         self.hosts_file = Path("/nowhere/hosts.yaml")
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by phase."""
+        return self.timings.as_dict()
 
     def __enter__(self) -> FakeSession:
         return self
@@ -191,6 +196,7 @@ class Fake:
             ),
             "hosts.drain": results.HostsResult(hosts=[{"name": "npu-a", "reachable": True, "drained": True}]),
             "hosts.undrain": results.HostsResult(hosts=[{"name": "npu-a", "reachable": True, "drained": False}]),
+            "hosts.disconnect": results.HostsResult(hosts=[{"name": "npu-a", "ended": 1}]),
             "hosts.add": results.HostAddResult(host=host, pinned=False),
             "hosts.cards": results.CardsResult(hosts=[CARD_HOST]),
             "doctor.doctor": results.DoctorResult(

@@ -80,6 +80,7 @@ COMMANDS = [
     ("hosts add", ["hosts", "add", "npu-a"], {"required": ["host"]}),
     ("hosts drain", ["hosts", "drain", "npu-a"], listed("hosts", "name drained")),
     ("hosts undrain", ["hosts", "undrain", "npu-a"], listed("hosts", "name drained")),
+    ("hosts disconnect", ["hosts", "disconnect", "npu-a"], listed("hosts", "name ended")),
     ("cards", ["cards"], listed("hosts", "name reachable error device tool_version cards")),
     ("doctor", ["doctor"], listed("hosts", "name checks")),
     ("adopt", ["adopt"], JOBS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from textwrap import dedent
 
@@ -309,7 +310,17 @@ def test_init_gc_adopt_version(cli):
 
 def test_timings_and_the_hosts_file(cli, fake):
     ran = cli("ls", "--timings", "--hosts", "h.yaml")
-    assert "timing: connect           12.5 ms\n" in ran.err
+    lines = [line.split() for line in ran.err.splitlines() if line.startswith("timing: ")]
+    assert [words[1] for words in lines] == ["import", "connect", "ledger", "total"]
+    assert lines[1][2:] == ["0.013", "s"] and float(lines[3][2]) > 0
+    assert "timing" not in cli("ls").err
+    told = json.loads(cli("ls", "--timings", "--json").out)["timings"]
+    assert list(told) == ["import", "connect", "ledger", "total"] and told["connect"] == 0.0125
+    assert "timings" not in json.loads(cli("ls", "--json").out)
+    cli("--transport", "openssh", "ls")
+    assert fake.session.options["transport"] == "openssh"
+    assert cli("ls", "--transport", "telnet").code == 2
+    cli("ls", "--hosts", "h.yaml")
     assert str(fake.session.options["hosts_file"]) == "h.yaml"
     cli("--hosts", "g.yaml", "ls")
     assert str(fake.session.options["hosts_file"]) == "g.yaml"
@@ -340,7 +351,7 @@ COMMANDS = (
     "init submit ls show logs wait cancel retry hold release priority attach checkpoints pull cards doctor why explain "
     "adopt gc schema demo"
 )
-HOST_COMMANDS = ("ls", "check", "add", "drain", "undrain")
+HOST_COMMANDS = ("ls", "check", "add", "drain", "undrain", "disconnect")
 
 
 def test_every_command_has_help_with_an_example(cli):

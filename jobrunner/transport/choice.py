@@ -1,0 +1,56 @@
+"""Which of the two transports carries a connection: Fabric, or OpenSSH's own client."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from jobrunner.core.errors import AuthError
+from jobrunner.transport import openssh
+from jobrunner.transport.channel import Connection
+from jobrunner.transport.connect import again, open_connection
+from jobrunner.transport.master import may_ask
+from jobrunner.transport.needs import why_openssh
+from jobrunner.transport.settings import HostTarget
+
+log = logging.getLogger("jobrunner.transport")
+MOST_SPARE = 3  # so many shared connections to one host may be full before it is called full
+
+
+@dataclass
+class Way:
+    """How a link came to its host, for when it has to go there again. `spare`: so many shared ones were full."""
+
+    spare: int = 0
+
+    def open(self, target: HostTarget, *, stop: threading.Event) -> Connection:
+        """A connection that is logged in, by the target's transport. Raises a HostError that says what is wrong.
+
+        `auto` takes a shared connection that is up already; else OpenSSH where the SSH configuration needs what
+        only that can do; else Fabric. Fabric is taken wherever there can be no shared connection.
+        """
+        if target.transport == "fabric":
+            return open_connection(target, stop=stop)
+        missing = openssh.impossible(target)
+        if missing:
+            log.debug("%s: Fabric is taken: %s", target.alias, missing)
+            return open_connection(target, stop=stop)
+        if target.transport == "openssh":
+            return self._shared(target, stop)
+        found = openssh.find(target, self.spare)
+        if found is not None:
+            return found
+        reason = "" if self.spare else why_openssh(target)
+        if reason:
+            log.debug("%s: OpenSSH is taken: %s", target.alias, reason)
+            return self._shared(target, stop)
+        try:
+            return open_connection(target, stop=stop)
+        except AuthError as error:
+            if error.code != "second_factor" or not may_ask(error, target):
+                raise
+            return self._shared(target, stop)  # which asks the person
+
+    def _shared(self, target: HostTarget, stop: threading.Event) -> Connection:
+        return again(target, stop, lambda: openssh.open_shared(target, stop, self.spare))
