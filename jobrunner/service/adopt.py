@@ -34,12 +34,20 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
     rows: list[JobRow] = []
     added: list[str] = []
     errors: list[JobrunnerError] = []
+    away: list[tuple[str, dict[str, Any]]] = []
     for alias, outcome in session.links.map(ask, aliases).items():
         if outcome.value is None:
             errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
             continue
         remember_host(session, alias, outcome.value)
+        away += [(alias, record) for record in outcome.value["records"].values() if _left(record)]
         _take(session, alias, outcome.value, rows, added)
+    if away:
+        from jobrunner.service.moving import adopt_away
+
+        found = adopt_away(session, away)
+        rows += found
+        added += [row.id for row in found]
     rows.sort(key=lambda row: row.submitted_at or "", reverse=True)
     return AdoptResult(
         rows=rows,
@@ -49,6 +57,11 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         hosts_asked=len(aliases),
         hosts_answered=len(aliases) - len(errors),
     )
+
+
+def _left(record: Any) -> bool:
+    """True for a record of a job that was taken out of that host's queue, to go to another."""
+    return bool(((record or {}).get("view") or {}).get("moved"))
 
 
 def _take(session: Session, alias: str, answer: dict[str, Any], rows: list[JobRow], added: list[str]) -> None:
@@ -62,6 +75,8 @@ def _take(session: Session, alias: str, answer: dict[str, Any], rows: list[JobRo
 
     for id_, record in sorted(answer["records"].items(), key=age):
         view = (record or {}).get("view")
+        if _left(record):
+            continue
         if not view:
             session.warn(f"{alias}: the folder of {id_} cannot be read; it is left as it is")
             continue

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import JobrunnerError, LinkLostError, NotFoundError
+from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
 from jobrunner.ledger.moves import Move
 from jobrunner.service import staging, submitters
@@ -59,7 +60,7 @@ def rebalance(session: Session, found: Reconciled) -> list[Moved]:
             request = session.ledger.detail(step.id).request
             move = Move(
                 step.id, step.source, step.target, int(request.get("moves") or 0) + 1, share=step.share,
-                before=(request.get("sweep") or {}).get("parallel"), submitter=me.as_json(),
+                before=_share(request), submitter=me.as_json(),
             )  # fmt: skip
             if courier.pack(move) is not None:
                 moves.append(move)
@@ -90,6 +91,47 @@ def complete(session: Session, found: Reconciled, noted: Mapping[str, Move]) -> 
         me.close()
 
 
+def adopt_away(session: Session, records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[JobRow]:
+    """Of jobs that left a host (`(alias, record)`), take over those that no host has; their move goes on."""
+    from jobrunner.service.reconcile import reconcile
+
+    fresh: list[str] = []
+    for alias, record in records:
+        view, request = record["view"], dict(record.get("request") or {})
+        id_ = str(view["id"])
+        if _known(session, id_):
+            continue
+        move = _away(session, view)
+        if move is None:
+            session.warn(f"{alias}: {id_} was on its way to {view['moved'].get('to')}, which is not known here")
+            continue
+        sweep = request.get("sweep")
+        row = JobRow(
+            id_, str(view.get("name") or id_), JobState.STAGING, host=alias, device=view.get("device"),
+            submitted_at=view.get("submitted_at"), sweep=sweep.get("id") if isinstance(sweep, dict) else None,
+        )  # fmt: skip
+        session.ledger.moves.note(replace(move, id=id_, source=alias, before=_share(request)))
+        session.ledger.insert_staging(row, request, "", None, {})
+        fresh.append(id_)
+    if fresh:
+        reconcile(session, only=fresh)
+    return [session.ledger.get(id_) for id_ in fresh]
+
+
+def _known(session: Session, id_: str) -> bool:
+    try:
+        return bool(session.ledger.get(id_))
+    except NotFoundError:
+        return False
+
+
+def _share(request: Mapping[str, Any]) -> int | None:
+    """How many trials of its sweep may run at once where a request goes."""
+    sweep = request.get("sweep")
+    share = sweep.get("parallel") if isinstance(sweep, dict) else None
+    return share if isinstance(share, int) else None
+
+
 def _next(session: Session, found: Reconciled, move: Move) -> Move | None:
     """The move as it is to be gone on with: None if it is over (then it is ended), or if nobody can say yet."""
     try:
@@ -109,7 +151,7 @@ def _next(session: Session, found: Reconciled, move: Move) -> Move | None:
     away = _away(session, view)
     if away is None or (move.placed and away.moves < move.moves):
         return None
-    return replace(away, id=move.id, source=where, share=move.share)
+    return replace(away, id=move.id, source=where, share=move.share, before=move.before)
 
 
 def _told_by_hosts(session: Session, found: Reconciled, noted: Mapping[str, Move]) -> dict[str, Move]:
@@ -121,7 +163,8 @@ def _told_by_hosts(session: Session, found: Reconciled, noted: Mapping[str, Move
                 move = _away(session, view)
                 if move is None or session.ledger.get(id_).host != alias:
                     continue
-                told[id_] = replace(move, id=id_, source=alias)
+                share = _share(session.ledger.detail(id_).request)
+                told[id_] = replace(move, id=id_, source=alias, share=share, before=share)
                 session.ledger.moves.note(told[id_])
     return told
 

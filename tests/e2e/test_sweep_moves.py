@@ -191,6 +191,20 @@ def test_another_laptop_finds_what_was_moved(laptop: Laptop, labs: tuple[Lab, La
     laptop.finish(first, second)
 
 
+def test_a_ledger_is_lost_while_a_job_is_between_hosts(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = laptop.trials()
+    monkeypatch.setattr(moving, "_send", lambda *words: [])
+    assert laptop.rebalance() == []
+    monkeypatch.undo()
+    for path in (laptop.folder / "state").glob("ledger.db*"):
+        path.unlink()
+    laptop.run("adopt")
+    row = laptop.visit(second)
+    assert row.state in (JobState.QUEUED, JobState.RUNNING) and row.sweep == laptop.sweep
+    assert row.host == "one", "nobody has its code but the host that it left"
+    laptop.finish(first, second)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
