@@ -6,14 +6,12 @@ A file that changes while it is read is said to have changed; it is never passed
 import hashlib
 import os
 import stat
-import time
 
 from . import checkpoints, ckptorder, clock, inside, jobs, leases
 from .files import AgentError, make_dir, to_bytes, to_text, write_json
 from .layout import lock_name
 from .wire import CHUNK
-
-TICK_S = 5.0  # so often a client hears that we are alive while a big file is read for its hash only
+from .working import Working
 
 
 class Item:
@@ -36,7 +34,7 @@ def run(session, request):
     try:
         have = {entry.get("path"): entry.get("size") for entry in request.get("have") or [] if isinstance(entry, dict)}
         known = _known_hashes(layout, job_id)
-        working = _Working(session)
+        working = Working(session)
         files = [_described(layout, job_id, item, have, known, working) for item in items]
         session.send_json({"files": files, "skipped": skipped})
         sent = _hand_out(session, layout.job(job_id), items)
@@ -162,19 +160,6 @@ def _known_hashes(layout, job_id):
     }
 
 
-class _Working:
-    """A sign of life for the client, now and then."""
-
-    def __init__(self, session):
-        self._session = session
-        self._ticked = time.monotonic()
-
-    def __call__(self):
-        if time.monotonic() - self._ticked >= TICK_S:
-            self._ticked = time.monotonic()
-            self._session.send_json({"tick": True})
-
-
 def _described(layout, job_id, item, have, known, working):
     """The list's entry of a file. Its hash is there if it is known, or if the client may have the file already."""
     seen = item.seen
@@ -240,7 +225,7 @@ def _send(session, folder, item, offset):
     try:
         if _mark(os.fstat(handle)) != _mark(item.seen) or offset > item.seen.st_size:
             return changed, 0
-        seen, working = hashlib.sha256(), _Working(session)
+        seen, working = hashlib.sha256(), Working(session)
         at = sent = 0
         while at < item.seen.st_size:
             # What the client has is hashed only, up to just where it ends.

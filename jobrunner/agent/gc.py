@@ -12,6 +12,7 @@ import time
 from . import checkpoints, clock, inside, jobs, manifest, packs, remove
 from .files import AgentError, append_line, read_file, read_json, to_bytes, to_text
 from .layout import JOB_ID
+from .working import Working
 
 DAY = 86400.0
 KEEP_DAYS = 30
@@ -24,8 +25,9 @@ _ASIDE = re.compile(rb"(\.tmp-|\.work-).*|.*\.tmp(\.pyz)?\Z")
 class Cleaner:
     """Collects what goes, and removes it unless `dry_run`."""
 
-    def __init__(self, layout, own_agent, dry_run, keep_days, with_checkpoints, now):
+    def __init__(self, layout, own_agent, dry_run, keep_days, with_checkpoints, now, working):
         self.layout = layout
+        self.working = working
         self.own_agent = own_agent
         self.dry_run = dry_run
         self.keep_s = keep_days * DAY
@@ -35,8 +37,8 @@ class Cleaner:
 
     def drop(self, path, why):
         """Note, and unless it is a trial remove, one file or tree."""
-        size = remove.size(path)
-        if self.dry_run or remove.tree(path):
+        size = remove.size(path, self.working)
+        if self.dry_run or remove.tree(path, self.working):
             self.removed.append({"path": to_text(path), "bytes": size, "why": why})
 
 
@@ -47,7 +49,9 @@ def run(session, request):
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 <= days < 1e6:
         raise AgentError("bad_request", "keep_days has to be a number of days, not {!r}".format(days))
     dry_run = request.get("dry_run") is not False
-    cleaner = Cleaner(session.layout, session.agent, dry_run, days, bool(request.get("checkpoints")), time.time())
+    cleaner = Cleaner(
+        session.layout, session.agent, dry_run, days, bool(request.get("checkpoints")), time.time(), Working(session)
+    )
     old = _old_jobs(cleaner)
     sources = _sources(session.layout)
     for job_id in old:
@@ -62,6 +66,7 @@ def _old_jobs(cleaner):
     """This machine's jobs that ended longer ago than `keep_days` and of which nothing is being pulled."""
     found = []
     for job_id in jobs.all_ids(cleaner.layout):
+        cleaner.working()
         verdict = jobs.final(cleaner.layout, job_id)
         try:
             ended = clock.seconds(verdict["at"])
@@ -176,15 +181,18 @@ def _clean_blobs(cleaner, old):
     for instance, job_id, folder in _each_job(layout):
         if instance == layout.instance and job_id in old:
             continue
+        cleaner.working()
         try:
             entries = manifest.load(os.path.join(folder, b"manifest.json")) or []
         except AgentError:
             return
         named.update(entry[4].encode("ascii") for entry in entries if entry[0] == "f")
     for path, name in _blobs(layout):
+        cleaner.working()
         if name not in named and not name.startswith(b".") and _older(path, cleaner.now - DAY):
             cleaner.drop(path, "content that no job here needs any more")
     for path in packs.paths(layout):
+        cleaner.working()
         needed = any(digest.encode("ascii") in named for digest, _, _ in packs.records(path))
         if not needed and _older(path, cleaner.now - DAY):
             cleaner.drop(path, "contents that no job here needs any more")

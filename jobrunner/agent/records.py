@@ -5,6 +5,7 @@ import os
 
 from . import checkpoints, jobs, settle
 from .files import AgentError, read_lines
+from .working import Working
 
 PAGE = 24 * 1024 * 1024
 
@@ -18,7 +19,9 @@ def run(session, request):
         ids = [job_id for job_id in ids if job_id >= begin]
     found = {}
     size = 0
+    working = Working(session)
     for job_id in ids:
+        working()
         if size > PAGE:
             return {"jobs": found, "next": job_id}
         found[job_id] = record_of(layout, job_id)

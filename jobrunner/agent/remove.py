@@ -3,13 +3,19 @@
 import os
 import stat
 
+from .working import nobody_waits
 
-def tree(path):
-    """Remove a file, link, or folder with all in it. What cannot be removed stays, quietly; True if nothing stayed."""
+
+def tree(path, working=nobody_waits):
+    """Remove a file, link, or folder with all in it. What cannot be removed stays, quietly; True if nothing stayed.
+
+    `working` is called for each of them.
+    """
     whole = True
     todo = [(path, False)]
     while todo:
         current, emptied = todo.pop()
+        working()
         if emptied:
             whole = _quietly(os.rmdir, current) and whole
             continue
@@ -40,12 +46,13 @@ def _quietly(function, *arguments):
         return False
 
 
-def size(path):
-    """Bytes that a file or a tree takes on disk, links not followed."""
+def size(path, working=nobody_waits):
+    """Bytes that a file or a tree takes on disk, links not followed. `working` is called for each file."""
     total = 0
     todo = [path]
     while todo:
         current = todo.pop()
+        working()
         try:
             seen = os.lstat(current)
             total += seen.st_blocks * 512

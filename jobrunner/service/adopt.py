@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
+from jobrunner.service import metrics
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import remember_host
 from jobrunner.service.results import AdoptResult
@@ -24,7 +25,8 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         records: dict[str, Any] = {}
         following: str | None = ""
         while following is not None:
-            answer = link.request("records", jobs="all", timeout=120.0, **({"from": following} if following else {}))
+            begin: dict[str, Any] = {"from": following} if following else {}
+            answer = link.request("records", jobs="all", working=True, **begin)
             records.update(answer["jobs"])
             earlier, following = following, answer.get("next")
             if following is not None and following <= earlier:
@@ -42,6 +44,10 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         remember_host(session, alias, outcome.value)
         away += [(alias, record) for record in outcome.value["records"].values() if _left(record)]
         _take(session, alias, outcome.value, rows, added)
+        try:
+            metrics.catch_up(session, alias, outcome.value["host"]["instance"])
+        except HostError as error:
+            errors.append(error)
     if away:
         from jobrunner.service.moving import adopt_away
 

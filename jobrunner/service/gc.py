@@ -17,7 +17,7 @@ def gc(session: Session, names: Sequence[str], dry_run: bool = False) -> GcResul
     rows = []
     errors: list[JobrunnerError] = []
     outcomes = session.links.map(
-        lambda link: link.request("gc", dry_run=dry_run, keep_days=KEEP_DAYS, timeout=300.0), aliases
+        lambda link: link.request("gc", dry_run=dry_run, keep_days=KEEP_DAYS, working=True), aliases
     )
     for alias, outcome in outcomes.items():
         if outcome.value is None:

@@ -7,11 +7,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jobrunner.agent import clock, probe
+from jobrunner.agent import clock, gc, probe, records, working
 from tests.support.agentproc import AgentFailed, AgentHost, Tree, agent_host, job
 
 OLD = time.time() - 40 * 86400
@@ -263,3 +264,20 @@ def test_a_slow_tool_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(probe, "TOOL_S", 0.1)
     text, error = probe._ask(["sleep", "5"])
     assert text == "" and error and "no answer" in error
+
+
+def test_both_say_that_they_are_at_work(host: AgentHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits hears of every step, at most every few seconds: here of each."""
+    monkeypatch.setattr(working, "TICK_S", 0.0)
+    host.channel().stage([job(f"job0000{n}") for n in range(3)], None)
+    said: list[Any] = []
+    session = SimpleNamespace(layout=host.layout, agent="", send_json=said.append)
+    records.run(session, {"jobs": "all"})
+    assert said == [{"tick": True}] * 3
+    said.clear()
+    gc.run(session, {"dry_run": True})
+    assert len(said) > 3 and {"tick": True} in said
+    monkeypatch.setattr(working, "TICK_S", 60.0)
+    said.clear()
+    gc.run(session, {"dry_run": True})
+    assert said == []

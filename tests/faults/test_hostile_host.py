@@ -64,7 +64,7 @@ RAW = {
     "end": ["end"],
 }  # fmt: skip
 ENDLESS = ["ls", "submit"]
-SLOW = {"drip": ["ls", "submit"], "hang": ["ls", "cancel"], "big": ["ls"], "no_ok": ["ls", "hold", "submit"]}
+SLOW = {"drip": ["ls", "submit"], "hang": ["cancel", "adopt", "gc"], "big": ["ls"], "no_ok": ["ls", "hold", "submit"]}
 SLOW.update(flood_bytes=ENDLESS, flood_json=["ls", "hold"], flood_ends=ENDLESS)
 COMMANDS: dict[str, tuple[str, ...]] = {
     "ls": ("ls", "--all"),
