@@ -47,7 +47,7 @@ def read_cards(device=None, timeout_s=10):
     for number, kind in enumerate(kinds):
         # A tool that hangs must leave time for the next kind's.
         share = (deadline - time.monotonic()) / (len(kinds) - number)
-        report = _ask(kind, time.monotonic() + share, timeout_s)
+        report = _ask(kind, time.monotonic() + share, round(share, 1))
         if report["cards"]:
             return report
         first = first or report

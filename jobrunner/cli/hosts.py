@@ -198,9 +198,8 @@ def cards(out: Output, names: HostNames = None) -> int:
                 out.table(card_table(result.hosts))
             for line in waiting_lines(result.hosts):
                 out.line(line)
-            if not result.errors:
-                for line in silent_hosts(result.hosts):
-                    out.say(line)
+            for line in silent_hosts(result.hosts, {getattr(error, "host", "") for error in result.errors}):
+                out.say(line)
 
         return out.result({"hosts": result.hosts}, result, text)
 

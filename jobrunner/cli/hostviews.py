@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -164,11 +164,27 @@ def waiting_lines(hosts: Iterable[Row]) -> list[str]:
     return lines
 
 
-def silent_hosts(hosts: Iterable[Row]) -> list[str]:
-    """One line per host that could not tell its cards."""
-    return [
-        f"{visible(host.get('name'))}: {visible(error_words(host['error']))}" for host in hosts if host.get("error")
-    ]
+RAW_LINES = 12
+
+
+def silent_hosts(hosts: Iterable[Row], told: Collection[str] = ()) -> list[str]:
+    """What is wrong with each host that could not tell its cards, what to do, and what its tool said instead.
+
+    `told`: hosts of which an error is printed anyway.
+    """
+    lines = []
+    for host in hosts:
+        error = host.get("error")
+        if not error or host.get("name") in told:
+            continue
+        lines.append(f"{visible(host.get('name'))}: {visible(error_words(error))}")
+        if isinstance(error, Mapping) and error.get("remedy"):
+            lines.append(f"→ {visible(error['remedy'])}")
+        said = [line for line in str(host.get("raw") or "").splitlines() if line.strip()]
+        lines += [f"    {visible(line)}" for line in said[:RAW_LINES]]
+        if len(said) > RAW_LINES:
+            lines.append(f"    … and {len(said) - RAW_LINES} more (`--json` has up to 4,000 characters of it)")
+    return lines
 
 
 def doctor_lines(hosts: Iterable[Row]) -> list[tuple[str, str]]:

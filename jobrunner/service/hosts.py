@@ -317,6 +317,8 @@ def cards(session: Session, names: Sequence[str]) -> CardsResult:
         report = found.answers[alias].get("cards") or {}
         problem = report.get("error")
         rows.append(_card_row(session, alias, True, _card_error(problem) if problem else None, report))
+        for text in dict.fromkeys(map(str, report.get("warnings") or ())):
+            session.warn(f"{alias}: {text}")
     return CardsResult(
         hosts=rows,
         errors=[error for alias, error in found.errors.items() if alias in aliases],
@@ -342,6 +344,7 @@ def _card_row(
         "tool_version": report.get("tool_version"),
         "cards": [_card(card) for card in report.get("cards", [])],
         "waiting": list(report.get("waiting") or []),
+        "raw": report.get("raw"),
     }
 
 

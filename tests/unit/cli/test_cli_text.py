@@ -137,6 +137,22 @@ def test_cards(cli, fake):
     assert ran.err == "mlu-b: refused\n"
 
 
+def test_a_tool_that_is_not_understood_is_shown_with_what_it_said(cli, fake):
+    """Also where another host does not answer."""
+    error = {"code": "not_understood", "message": "npu-smi answered in a form that is not known", "remedy": "report it"}
+    raw = "".join(f"line {number}\x1b[2J\n" for number in range(14))
+    odd = {"name": "npu-a", "reachable": True, "error": error, "cards": [], "raw": raw}
+    gone = ConnectError("mlu-b: no answer", host="mlu-b")
+    silent = {"name": "mlu-b", "reachable": False, "error": gone.as_json(), "cards": []}
+    fake.answers["hosts.cards"] = results.CardsResult(
+        hosts=[odd, silent], errors=[gone], hosts_asked=2, hosts_answered=1
+    )
+    said = cli("cards").err
+    assert said.count("mlu-b") == 1 and "npu-a: npu-smi answered in a form that is not known\n→ report it\n" in said
+    assert "    line 0" in said and "line 11" in said and "line 12" not in said and "\x1b" not in said
+    assert "… and 2 more" in said
+
+
 def test_doctor_and_why(cli):
     assert cli("doctor").out == golden(
         """
