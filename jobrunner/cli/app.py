@@ -24,6 +24,7 @@ PROGRAM = "jobrunner"
 COMMANDS = {
     "jobs": ("submit", "ls", "wait", "cancel", "retry", "hold", "release", "priority", "attach"),
     "look": ("show", "logs", "why", "explain"),
+    "plots": ("plot",),
     "sweeps": ("sweep",),
     "data": ("checkpoints", "pull", "init", "schema", "demo"),
     "hosts": ("hosts", "cards", "doctor", "adopt", "gc"),

@@ -18,6 +18,7 @@ from jobrunner.cli.views import (
     checkpoint_table,
     facts,
     findings_lines,
+    metrics_table,
     one_line,
     row_note,
     state_cell,
@@ -48,6 +49,7 @@ def show(out: Output, word: Id) -> int:
             "events": result.events,
             "attempts": result.attempts,
             "checkpoints": result.checkpoints,
+            "metrics": result.metrics,
             "evidence": result.evidence,
         }
         return out.result({"job": job}, result, lambda: _details_text(out, result))
@@ -61,6 +63,7 @@ def _details_text(out: Output, result: JobDetails) -> None:
         out.line(line)
     _section(out, "attempts", attempts_table(result.attempts, output.now()) if result.attempts else None)
     _lines(out, "timeline", timeline(result.events))
+    _section(out, "metrics", metrics_table(result.metrics) if result.metrics else None)
     _section(out, "checkpoints", checkpoint_table(result.checkpoints, output.now()) if result.checkpoints else None)
     _lines(out, "spec", [visible(line) for line in yaml_lines(result.spec, "  ")])
 

@@ -164,6 +164,30 @@ def checkpoint_table(checkpoints: Iterable[Mapping[str, Any]], now: datetime) ->
     return table
 
 
+def metrics_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What a job told in numbers."""
+    table = Table(
+        [
+            Column("METRIC", shrinks=True),
+            Column("LAST", right=True),
+            Column("AT STEP", right=True),
+            Column("LEAST", right=True, leaves=1),
+            Column("GREATEST", right=True, leaves=2),
+            Column("VALUES", right=True, leaves=3),
+        ]
+    )
+    for name, told in metrics.items():
+        ends = [_number((told.get(key) or {}).get("value")) for key in ("last", "min", "max")]
+        step = _number((told.get("last") or {}).get("step"))
+        table.add(name, ends[0], step, *ends[1:], or_dash(told.get("count")))
+    return table
+
+
+def _number(value: Any) -> str:
+    """A number in a few characters; `-` if it is not known."""
+    return f"{value:.6g}" if isinstance(value, float) else or_dash(value)
+
+
 def file_table(files: Iterable[Mapping[str, Any]]) -> Table:
     """Files that were fetched."""
     table = Table([Column("FILE", shrinks=True), Column("SIZE", right=True), Column("SHA-256", leaves=1)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
-from jobrunner.service import afters
+from jobrunner.service import afters, metrics
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import Reconciled, look, reconcile, take_over
 from jobrunner.service.results import JobDetails, Listing, WaitResult, changed_rows
@@ -93,6 +93,7 @@ def show(session: Session, word: str) -> JobDetails:
         attempts=[_attempt(attempt) for attempt in ledger.attempts(id_)],
         checkpoints=[checkpoint_json(item) for item in ledger.checkpoints(id_) if not item.removed],
         evidence=evidence_text(detail.evidence),
+        metrics=metrics.summary(session, id_, detail.request.get("spec") or {}),
         errors=list(found.errors.values()),
         warnings=[*session.warnings, *map(str, detail.warnings)],
         hosts_asked=found.asked,
@@ -216,6 +217,7 @@ def _wait_once(session: Session, rows: list[JobRow], seconds: float) -> Reconcil
         chosen = [job for job in jobs if job.id in known]
         if chosen:
             live[alias] = chosen
+    told = metrics.journals(session, known)
     several = len(live) > 1
     span = min(seconds, 2.0) if several else seconds
 
@@ -223,15 +225,14 @@ def _wait_once(session: Session, rows: list[JobRow], seconds: float) -> Reconcil
         ids = [job.id for job in live[link.alias]]
         states = {id_: known[id_].state.value for id_ in ids}
         link.request("wait", ids=ids, known=states, timeout_s=span, timeout=span + 20.0)
-        answer = link.request("look", jobs=ids, events={job.id: job.offset for job in live[link.alias]}, cards=False)
-        return {**answer, "host": link.host_facts}
+        return look(session, link, live[link.alias], numbers=told.get(link.alias, []))
 
     found = Reconciled()
     for alias, outcome in session.links.map(ask, list(live)).items():
         problem: JobrunnerError | None = outcome.error
         if outcome.value is not None:
             found.answers[alias] = outcome.value
-            problem = take_over(session, alias, outcome.value, live[alias], [], set())
+            problem = take_over(session, alias, outcome.value, live[alias], [], set(), told.get(alias, []))
         elif problem is not None:
             session.ledger.mark_unreachable(alias, problem.message, now())
         if problem is not None:

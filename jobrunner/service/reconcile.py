@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, HostSetupError, JobrunnerError
-from jobrunner.service import afters, submitters
+from jobrunner.service import afters, metrics, submitters
 from jobrunner.service.clock import age_seconds, now
 from jobrunner.service.session import Session
 
 if TYPE_CHECKING:
     from jobrunner.ledger import LiveJob, StagedJob, Wish
+    from jobrunner.ledger.metrics import OpenJournal
     from jobrunner.transport.link import HostLink
 
 MISSING_AGAIN_S = 5.0
@@ -65,21 +66,21 @@ def reconcile(
         chosen = [job for job in jobs if (wanted is None or job.id in wanted) and job.id not in passed]
         if chosen:
             live[alias] = chosen
-    aliases = list(dict.fromkeys([*live, *also]))
+    told = metrics.journals(session, wanted)
+    aliases = list(dict.fromkeys([*live, *told, *also]))
     if not aliases:
         return Reconciled()
     wishes = {alias: session.ledger.pending_wishes(alias) for alias in aliases}
     moving = session.ledger.moves.all()
     dead = {
-        id_
-        for id_, job in staged.items()
-        if id_ not in moving and not submitters.is_alive(session.home, job.submitter)
+        id_ for id_, job in staged.items() if id_ not in moving and not submitters.is_alive(session.home, job.submitter)
     }
 
     def ask(link: HostLink) -> dict[str, Any]:
         jobs = live.get(link.alias, [])
         settle_staging(link, [staged[job.id] for job in jobs if job.id in dead])
-        return look(session, link, jobs, wishes.get(link.alias, []), cards=cards, fresh=fresh)
+        numbers = told.get(link.alias, [])
+        return look(session, link, jobs, wishes.get(link.alias, []), cards=cards, fresh=fresh, numbers=numbers)
 
     found = Reconciled()
     with session.timings.phase("request"):
@@ -94,7 +95,13 @@ def reconcile(
         assert outcome.value is not None
         found.answers[alias] = outcome.value
         problem = take_over(
-            session, alias, outcome.value, live.get(alias, []), wishes.get(alias, []), set(staged) - dead
+            session,
+            alias,
+            outcome.value,
+            live.get(alias, []),
+            wishes.get(alias, []),
+            set(staged) - dead,
+            told.get(alias, []),
         )
         if problem is not None:
             found.errors[alias] = problem
@@ -119,13 +126,16 @@ def look(
     *,
     cards: bool = False,
     fresh: bool = False,
+    numbers: Sequence[OpenJournal] = (),
 ) -> dict[str, Any]:
-    """One `look` at a host: the jobs asked about, their new events, the cards if wanted, kept cancels applied first."""
+    """One `look` at a host: the jobs asked about, their new events and numbers, the cards if wanted, kept cancels
+    applied first."""
     declared = session.hosts.get(link.alias)
     answer = link.request(
         "look",
         jobs=[job.id for job in jobs],
         events={job.id: job.offset for job in jobs},
+        metrics=metrics.offsets(numbers),
         cards=cards and declared.device != "cpu",
         device=declared.device,
         count=declared.cards,
@@ -155,6 +165,7 @@ def take_over(
     live: list[LiveJob],
     wishes: list[Wish],
     being_sent: set[str],
+    numbers: Sequence[OpenJournal] = (),
 ) -> HostError | None:
     """Put a host's answer into the ledger; an error if the alias leads to a machine that never had some of the jobs."""
     from jobrunner.ledger import EventBatch, Outcome
@@ -167,6 +178,7 @@ def take_over(
         for job in live
         if job.id in answer.get("events", {}) and job.id in views
     }
+    metrics.take_over(session, alias, answer, numbers)
     with session.timings.phase("ledger"):
         outcomes = session.ledger.apply_views(alias, host["instance"], views, at, batches)
         remember_host(session, alias, answer)

@@ -30,7 +30,8 @@ class Listing(Result):
 
 @dataclass(frozen=True)
 class JobDetails(Result):
-    """Everything about one job. `evidence` is the host's own reason for the state, in plain words."""
+    """Everything about one job. `evidence` is the host's own reason for the state, in plain words; `metrics` tells
+    per name `count`, and `last min max best`: null, or `value step at attempt`."""
 
     row: JobRow
     spec: dict[str, Any] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class JobDetails(Result):
     attempts: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     evidence: str = ""
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

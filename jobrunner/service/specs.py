@@ -100,6 +100,8 @@ def _load(path: Path, reading: _Reading, problems: list[Problem]) -> LoadedSpec 
         return None
     code_dir = None if spec.code is None else base / Path(spec.code.path).expanduser()
     found = _host_problems(document, spec, reading.hosts) + _after_problems(document, spec, reading.find_job)
+    if "metrics" not in document.broken:
+        found += _metric_problems(document, spec)
     if "code" not in document.broken:
         found += _code_problems(document, spec, code_dir)
     secrets: dict[str, str] = {}
@@ -190,6 +192,19 @@ def _host_problems(document: SpecDocument, spec: JobSpec, hosts: HostsFile) -> l
         for place, name in enumerate(spec.hosts)
         if name not in hosts.hosts and _loose(name) in known
     ]
+
+
+def _metric_problems(document: SpecDocument, spec: JobSpec) -> list[Problem]:
+    """Metrics that this machine could not read."""
+    boards = [name for name, source in spec.metrics.items() if isinstance(source, dict) and "tensorboard" in source]
+    if not boards:
+        return []
+    from jobrunner.service import eventfiles
+
+    if eventfiles.readable():
+        return []
+    text = f"reading TensorBoard's event files needs the extra `sweep`: {eventfiles.REMEDY}"
+    return [document.problem_at(("metrics", name), text) for name in boards]
 
 
 def _after_problems(document: SpecDocument, spec: JobSpec, find_job: Callable[[str], object] | None) -> list[Problem]:

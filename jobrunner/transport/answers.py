@@ -33,6 +33,7 @@ _CARD = {"index": int, "doubts?": [str], "free?": bool, "lease?": dict, "process
 _ERROR = {"code?": str, "message?": str, "remedy?": str}
 _REPORT = {"cards": [_CARD], "error?": _ERROR, "device?": str, "warnings?": [str]}
 _CHECKPOINT = {"name": str, "path": str, "size?": int, "sha256?": str, "modified_at?": str, "metrics?": dict}
+_NUMBERS = {"start?": int, "next": int, "items": [dict], "more?": bool, "end?": bool}
 _LINES = [list]
 _RECORD = {
     "request": dict, "view?": {**_VIEW, "id": str}, "attempts?": [dict], "events?": [_EVENT],
@@ -40,7 +41,13 @@ _RECORD = {
 }  # fmt: skip
 
 SHAPES: dict[str, Shape] = {
-    "look": {**_JOBS, "events?": {"*": {"next": int, "items": [_EVENT]}}, "cards?": _REPORT, "disk?": dict},
+    "look": {
+        **_JOBS,
+        "events?": {"*": {"next": int, "items": [_EVENT]}},
+        "cards?": _REPORT,
+        "disk?": dict,
+        "metrics?": {"*": Maybe(_NUMBERS)},
+    },
     "stage": {**_JOBS, "existed?": [str]},
     "clone": {**_JOBS, "existed?": [str]},
     "tombstone": _JOBS,
