@@ -8,7 +8,7 @@ import json
 import os
 import time
 
-from . import able, blobs, clock, manifest, remove
+from . import able, blobs, clock, manifest, remove, together
 from .files import AgentError, append_line, make_dir, read_json, to_bytes, to_text, write_file, write_json
 from .layout import JOB_ID
 
@@ -41,6 +41,8 @@ _SESSION_PREFIXES = (b"SSH_", b"XDG_", b"TMUX")
 def run(session, request):
     """Operation `stage`: new jobs that share one tree, or none. Jobs that are there already are reported."""
     layout = session.layout
+    if request.get("jobs_z") is not None:  # many requests that are much alike
+        request["jobs"] = manifest.unpack(request["jobs_z"])
     jobs = _check_jobs(request.get("jobs"))
     _come_back(layout, jobs)
     fresh = [job for job in jobs if not _exists(layout, job["request"]["id"])]
@@ -217,9 +219,10 @@ def _exists(layout, job_id):
 
 
 def _views(layout, ids):
-    from . import jobs
+    from . import jobs, leases
 
-    return {job_id: jobs.job_view(layout, job_id) for job_id in ids}
+    names = leases.held_names()
+    return {job_id: jobs.job_view(layout, job_id, names) for job_id in ids}
 
 
 def commit(layout, fresh, existing):
@@ -227,8 +230,9 @@ def commit(layout, fresh, existing):
     from . import dispatcher, jobs, queue, settle
 
     environ = session_environ()
-    shared = {}
-    folders = [(job, _build(layout, job, entries, environ, shared)) for job, entries in fresh]
+    shared, written = {}, []
+    folders = [(job, _build(layout, job, entries, environ, shared, written)) for job, entries in fresh]
+    together.sync_all(written)
     made = []
     existing = list(existing)
     for job, aside in folders:
@@ -238,9 +242,8 @@ def commit(layout, fresh, existing):
         else:
             existing.append(job_id)
     if made:
-        _sync(layout.jobs)
-    for job in made:
-        queue.enqueue(layout, job["request"]["id"], job["request"], attempt=1)
+        together.sync(layout.jobs)
+    queue.enqueue_all(layout, [job["request"] for job in made])
     if any(jobs.run_of(job["request"]).get("device") not in (None, "cpu") for job in made):
         _warn_of_never(layout, made)
     for job_id in existing:
@@ -260,33 +263,41 @@ def _warn_of_never(layout, made):
         pass  # a warning is no reason to fail a submit that is done
 
 
-def _build(layout, job, entries, environ, shared):
+def _build(layout, job, entries, environ, shared, written):
+    """A job's folder under a name of its own; what has to be on the disk before it is published is added to `written`.
+
+    Jobs of one submit share files that are alike and never written to again: the code's list, and the environment.
+    """
     request = job["request"]
     aside = _new_folder(layout, request["id"])
     os.mkdir(os.path.join(aside, b"out"), 0o700)
     if entries is not None:
-        _write_manifest(os.path.join(aside, b"manifest.json"), entries, shared)
-    values = {b"environ.json": environ, b"request.json": request}
+        _write_shared(os.path.join(aside, b"manifest.json"), entries, shared, written)
+    _write_shared(os.path.join(aside, b"environ.json"), environ, shared, written)
+    values = {b"request.json": request}
     if job.get("secrets"):
         values[b"secrets.json"] = job["secrets"]
     if job.get("resume"):
         values[b"resume.json"] = job["resume"]
     append_line(os.path.join(aside, b"events.jsonl"), {"at": clock.stamp(), "kind": "submitted"})
-    _write_all(aside, values)
+    for name in sorted(values):
+        write_json(os.path.join(aside, name), values[name], sync=False)
+        written.append(os.path.join(aside, name))
+    written.append(aside)
     return aside
 
 
-def _write_manifest(path, entries, shared):
-    """Jobs that share a tree share the file too: it is never written to again."""
-    known = shared.get(id(entries))
+def _write_shared(path, value, shared, written):
+    known = shared.get(id(value))
     if known is not None:
         try:
             os.link(known, path)
             return
         except OSError:
-            pass  # the file it was linked from is published by now, or links are not to be had here
-    write_file(path, json.dumps(entries, separators=(",", ":")).encode("ascii"))
-    shared[id(entries)] = path
+            pass  # too many links, or none to be had here
+    write_file(path, json.dumps(value, separators=(",", ":")).encode("ascii"), sync=False)
+    written.append(path)
+    shared[id(value)] = path
 
 
 def _new_folder(layout, job_id):
@@ -299,18 +310,7 @@ def _new_folder(layout, job_id):
 def _write_all(folder, values):
     for name in sorted(values):
         write_json(os.path.join(folder, name), values[name])
-    _sync(folder)
-
-
-def _sync(folder):
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems cannot sync a folder
-            raise
-    finally:
-        os.close(handle)
+    together.sync(folder)
 
 
 def _publish(layout, aside, job_id):

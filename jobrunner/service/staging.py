@@ -39,6 +39,9 @@ NOT_REACHED = (ConnectError, HostKeyError, AuthError)
 TOGETHER = 200
 """So many jobs go in one exchange at most, so that each is soon answered."""
 
+FEW = 4
+"""More jobs than these travel packed: they are much alike."""
+
 BULK_BYTES = 32 * 1024 * 1024
 """From so many bytes on a tree travels over a connection of its own."""
 
@@ -189,11 +192,10 @@ def forget_unless_there(session: Session, alias: str, ids: Sequence[str], error:
 
 def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree: Tree | None) -> Sent:
     link = session.link(alias)
-    packed = None
-    if tree is not None:
-        packed = base64.b64encode(zlib.compress(json.dumps(tree.manifest).encode(), 1)).decode("ascii")
+    packed = _packed(tree.manifest) if tree is not None else None
+    many = {"jobs_z": _packed(list(jobs))} if len(jobs) > FEW else {"jobs": list(jobs)}
     carrier = link.bulk() if tree is not None and tree.size >= BULK_BYTES else link
-    with carrier.stream("stage", jobs=list(jobs), manifest_z=packed) as stream:
+    with carrier.stream("stage", manifest_z=packed, **many) as stream:
         answer, files, size = stream.read_json(), 0, 0
         if "ok" not in answer:
             files, size = _send_blobs(session, alias, stream, tree, _needed(alias, tree, answer.get("need")))
@@ -201,6 +203,10 @@ def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
         host = stream.host
     _take_over(session, alias, link, host, answer["data"], [job["request"]["id"] for job in jobs])
     return Sent(files, size, list(answer["data"].get("existed", [])))
+
+
+def _packed(value: Any) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(value).encode(), 1)).decode("ascii")
 
 
 def _needed(alias: str, tree: Tree | None, need: list[int] | None) -> list[int]:
