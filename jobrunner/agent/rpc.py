@@ -26,6 +26,8 @@ OPERATIONS = {
     "wait": "wait.run",
     "resolve": "resolve.run",
     "checkpoints": "checkpoints.run",
+    "promote": "promote.run",
+    "rollback": "promote.run_rollback",
     "collect": "collect.run",
     "drain": "drain.run",
     "why": "why.run",
