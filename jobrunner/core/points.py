@@ -20,6 +20,9 @@ Draw = Iterator[Sequence[float]]
 DIGITS = 6
 """Numbers drawn from a range have so many digits that count: enough to tell trials apart, few enough to read."""
 
+MOST = 100_000
+"""A sweep has no more points than these."""
+
 MISSES = 1000
 """After so many draws in a row that gave nothing new, the rest of a finite space is told out in order."""
 
@@ -30,19 +33,24 @@ def points(sweep: Sweep) -> list[Point]:
     For random and qmc the first points stay the same when `trials` grows. Raises UsageError for a method whose points
     depend on results (tpe, cmaes), and for qmc where scipy is missing.
     """
-    if isinstance(sweep.parameters, tuple):
-        return _distinct(dict(point) for point in sweep.parameters)
+    if sweep.method == "list" or isinstance(sweep.parameters, tuple):
+        return _distinct(rows(sweep))
     space = dict(sweep.parameters)
     if sweep.method == "grid":
         return _distinct(_told_out(space))
-    if sweep.method == "list":
-        columns = [tuple(values) for values in space.values() if not isinstance(values, Range)]
-        return _distinct(dict(zip(space, row, strict=True)) for row in zip(*columns, strict=True))
     if sweep.method == "random":
         return _drawn(space, _random(sweep.seed, len(space)), sweep.trials or 0)
     if sweep.method == "qmc":
         return _drawn(space, _quasi_random(sweep.seed, len(space), sweep.trials or 0), sweep.trials or 0)
     raise UsageError(f"the points of method {sweep.method} are not known beforehand: each follows from results")
+
+
+def rows(sweep: Sweep) -> list[Point]:
+    """The points of method list as they are written, whether each is there once or not."""
+    if isinstance(sweep.parameters, tuple):
+        return [dict(point) for point in sweep.parameters]
+    columns = [tuple(values) for values in sweep.parameters.values() if not isinstance(values, Range)]
+    return [dict(zip(sweep.parameters, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def point_id(parameters: Mapping[str, str]) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from jobrunner.core import devices, placeholders
+from jobrunner.core import devices, placeholders, points
 from jobrunner.core.metricspec import METRICS_MOST
-from jobrunner.core.sweepspec import sweep_faults
+from jobrunner.core.sweepspec import Sweep, sweep_faults
 from jobrunner.core.words import Fault, nearest, one_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,28 @@ def _best(spec: JobSpec) -> Iterator[Fault]:
 def _sweep(spec: JobSpec) -> Iterator[Fault]:
     if spec.sweep is None:
         return
-    yield from sweep_faults(spec.sweep)
+    faults = list(sweep_faults(spec.sweep))
+    yield from faults or _point_faults(spec.sweep)
+
+
+def _point_faults(sweep: Sweep) -> Iterator[Fault]:
+    """Points that are there twice, too few or too many of them. Asked only of a space that is right in itself."""
+    at: tuple[str | int, ...] = ("sweep", "parameters")
+    if sweep.method == "list":
+        seen: dict[str, int] = {}
+        for place, point in enumerate(points.rows(sweep)):
+            first = seen.setdefault(points.point_id(point), place)
+            if first != place:
+                where = (*at, place) if isinstance(sweep.parameters, tuple) else at
+                yield Fault(where, f"point {place + 1} is the same as point {first + 1}; each is run once")
+        return
+    count = points.size(sweep.parameters) if isinstance(sweep.parameters, dict) else None
+    if count is None:
+        return
+    if sweep.method == "grid" and count > points.MOST:
+        yield Fault(at, f"the grid has {count} points; {points.MOST} are the most")
+    if sweep.trials is not None and sweep.trials > count:
+        yield Fault(("sweep", "trials"), f"there are {count} different points only; trials is {sweep.trials}")
 
 
 def _metrics(spec: JobSpec) -> Iterator[Fault]:

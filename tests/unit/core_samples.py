@@ -111,7 +111,6 @@ BAD = [
     ("script: a.py\ndevice: npu\nargs: ['{checkpoint:b}']\nafter: [c]\n", [(3, 8, "needs 'b' in `after`", "")]),
     ("script: a.py\ndevice: npu\ncheckpoints: {paths: [a]}\nresume_args: ['{checkpont}']\n", [
         (4, 15, "checkpont", "checkpoint")]),
-    ("command: x\ndevice: npu\nsweep: {parameters: {a: [1]}}\n", [(3, 1, "not yet in this version", "")]),
     ("command: x\ndevice: npu\nschedule: {cron: '@daily', timezone: UTC}\n", [(3, 1, "jobrunner schedule add", "")]),
     ("command: x\ndevice: npu\nmetrics: {a: '(.)'}\npromote: {metric: a max, to: m}\n", [(4, 1, "names no files", "")]),
     ("command: x\ndevice: npu\nmetrics: {a: '(.)'}\ncheckpoints: {paths: [m]}\npromote: {metric: a max, to: m/../n}\n", [
