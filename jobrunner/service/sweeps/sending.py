@@ -146,10 +146,10 @@ def code_for(session: Session, sweep: SweepRow, spec: JobSpec) -> Code:
 
     Raises UsageError where neither is to be had.
     """
-    if sweep.code_digest is None or spec.code is None:
+    if spec.code is None:
         return Code()
     folder = Path(sweep.folder or "")
-    if folder.is_absolute() and folder.is_dir():
+    if sweep.code_digest is not None and folder.is_absolute() and folder.is_dir():
         tree = staging.read_code(session, folder, spec.code)
         if staging.code_digest(tree) == sweep.code_digest:
             return Code(tree)
