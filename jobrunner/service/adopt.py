@@ -37,11 +37,13 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
     added: list[str] = []
     errors: list[JobrunnerError] = []
     away: list[tuple[str, dict[str, Any]]] = []
+    told: list[dict[str, Any]] = []
     for alias, outcome in session.links.map(ask, aliases).items():
         if outcome.value is None:
             errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
             continue
         remember_host(session, alias, outcome.value)
+        told += outcome.value["records"].values()
         away += [(alias, record) for record in outcome.value["records"].values() if _left(record)]
         _take(session, alias, outcome.value, rows, added)
         try:
@@ -54,6 +56,10 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         found = adopt_away(session, away)
         rows += found
         added += [row.id for row in found]
+    if any(row.sweep for row in rows):
+        from jobrunner.service.sweeps.adopting import adopt_sweeps
+
+        adopt_sweeps(session, told)
     rows.sort(key=lambda row: row.submitted_at or "", reverse=True)
     return AdoptResult(
         rows=rows,
