@@ -69,8 +69,8 @@ def _seconds(value):
     return max(0.0, float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _text(value):
-    return value if isinstance(value, str) and len(value) < 40 else None
+def _text(value, most=40):
+    return value if isinstance(value, str) and len(value) < most else None
 
 
 def left_of(layout, job_id):
@@ -87,8 +87,9 @@ def run(session, request):
     ids = [job_id for job_id in request.get("ids") or [] if isinstance(job_id, str)]
     grace_s = _seconds(request.get("grace_s"))
     client = request.get("by") or (request.get("client") or {}).get("user")
+    why = request.get("why") if isinstance(request.get("why"), dict) else {}
     for job_id in ids:
-        if ask(layout, job_id, grace_s, _text(request.get("at")), client):
+        if ask(layout, job_id, grace_s, _text(request.get("at")), _text(why.get(job_id), 1000) or client):
             carry_out(layout, job_id)
     views = wait_final(layout, ids, _seconds(request.get("wait_s")) or 0.0)
     left = {

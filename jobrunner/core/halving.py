@@ -45,7 +45,7 @@ class Rule:
 
     def step(self, rung: int) -> int:
         """The step of a rung; they count from 0."""
-        return self.least * self.reduction**rung
+        return self.least * int(self.reduction**rung)
 
     def key(self, value: float) -> tuple[bool, float]:
         """Orders values, the best first; NaN comes last."""

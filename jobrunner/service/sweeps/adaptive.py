@@ -94,7 +94,7 @@ def read(session: Session, sweep: SweepRow) -> State:
 
 
 @contextlib.contextmanager
-def _alone(session: Session, sweep: SweepRow) -> Any:
+def alone(session: Session, sweep: SweepRow) -> Any:
     """True inside if no other process is going on with the sweep just now."""
     lock = FileLock(session.home / "sweeps" / f"{sweep.id}.lock")
     ours = lock.acquire()
@@ -107,7 +107,7 @@ def _alone(session: Session, sweep: SweepRow) -> Any:
 def _advance(session: Session, sweep: SweepRow, found: Reconciled) -> list[str]:
     if sweep.state != "running":
         return []
-    with _alone(session, sweep) as ours:
+    with alone(session, sweep) as ours:
         if not ours:
             return []
         state = read(session, sweep)
