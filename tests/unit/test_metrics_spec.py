@@ -7,6 +7,7 @@ from jobrunner.core.spec import spec_from_json
 from jobrunner.core.specdoc import read_spec
 
 HEAD = "script: a.py\ndevice: npu\nargs: ['{lr}']\nmetrics: {val_loss: '(x)', epoch: {json: epoch}}\n"
+HEAD += "checkpoints: {paths: ['*.pt']}\n"
 
 
 @pytest.mark.parametrize(
@@ -30,13 +31,13 @@ def test_a_source_is_read_and_stays_the_same_in_json(given, read, form):
 @pytest.mark.parametrize(
     ("tail", "line", "said"),
     [
-        ("sweep: {parameters: {lr: [1]}, objective: val_los min}", 5, "no metric gives 'val_los'"),
+        ("sweep: {parameters: {lr: [1]}, objective: val_los min}", 6, "no metric gives 'val_los'"),
         (
             "sweep: {parameters: {lr: [1]}, objective: val_loss min, early_stop: {method: asha, step: epoc}}",
-            5,
+            6,
             "no metric gives 'epoc'",
         ),
-        ("sweep: {parameters: {lr: [1]}}\npromote: {metric: val_los max, to: m}", 6, "no metric gives 'val_los'"),
+        ("sweep: {parameters: {lr: [1]}}\npromote: {metric: val_los max, to: m}", 7, "no metric gives 'val_los'"),
     ],
 )
 def test_what_no_metric_gives_is_refused_with_its_place(tail, line, said):

@@ -365,7 +365,7 @@ def test_what_an_upload_tells():
 
 COMMANDS = (
     "init submit ls show logs wait cancel retry hold release priority attach checkpoints pull cards doctor why explain "
-    "adopt gc schema demo"
+    "adopt gc schema demo plot"
 )
 HOST_COMMANDS = ("ls", "check", "add", "drain", "undrain", "disconnect")
 
