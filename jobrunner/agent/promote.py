@@ -18,6 +18,7 @@ import time
 from . import checkpoints, clock, inside, jobs, leases, remove
 from .files import AgentError, make_dir, read_json, to_bytes, to_text, write_json
 from .layout import lock_name
+from .working import Working
 
 KEPT = 10  # so many versions stay, the current one beside them
 LOCK_S = 60.0
@@ -48,7 +49,7 @@ def run(session, request):
                 new["metric"], _number(new["value"]), _number(against)
             )
             return _told(folder, kept, "kept", why, against)
-        _take_in(layout, folder, record, new)
+        _take_in(layout, folder, record, new, Working(session))
         _prune(folder)
         return _told(folder, current(folder), "promoted", why, against)
     finally:
@@ -177,7 +178,7 @@ def _record_of(layout, job_id, path):
     )
 
 
-def _take_in(layout, folder, record, new):
+def _take_in(layout, folder, record, new, working):
     """Copy a checkpoint into a version of its own and make that the current one."""
     top = os.path.join(folder, b"versions")
     make_dir(top)
@@ -192,7 +193,9 @@ def _take_in(layout, folder, record, new):
     aside = os.path.join(top, b"." + name)
     try:
         os.mkdir(aside, 0o700)
-        digest = _copy(layout, new["job"], record, os.path.join(aside, to_bytes(os.path.basename(record["name"]))))
+        digest = _copy(
+            layout, new["job"], record, working, os.path.join(aside, to_bytes(os.path.basename(record["name"])))
+        )
         write_json(os.path.join(aside, b"promotion.json"), dict(new, sha256=digest))
         _sync_folder(aside)
         os.rename(aside, os.path.join(top, name))
@@ -219,7 +222,7 @@ def _swap(folder, name):
     _sync_folder(folder)
 
 
-def _copy(layout, job_id, record, target):
+def _copy(layout, job_id, record, working, target):
     """Copy a checkpoint's file or folder; its hash. AgentError `changed` if it is not what was listed, or changes."""
     top = layout.job(job_id)
     source = to_bytes(record["path"])
@@ -228,15 +231,15 @@ def _copy(layout, job_id, record, target):
         if source is None:
             raise AgentError("bad_path", "the checkpoint {} leads out of its job's folder".format(record["name"]))
     if os.path.isdir(source):
-        digest = _copy_folder(top, source, target)
+        digest = _copy_folder(top, source, working, target)
     else:
-        digest = _copy_file(top, os.path.relpath(source, top), target)
+        digest = _copy_file(top, os.path.relpath(source, top), working, target)
     if record.get("sha256") not in (None, digest):
         raise AgentError("changed", "the checkpoint {} is not what it was when it was listed".format(record["name"]))
     return digest
 
 
-def _copy_folder(top, source, target):
+def _copy_folder(top, source, working, target):
     """Copy a folder's regular files; the hash as `ckpthash.of` has it."""
     make_dir(target)
     lines, folders = [], {target}
@@ -246,14 +249,14 @@ def _copy_folder(top, source, target):
             make_dir(os.path.dirname(path))
             folders.add(os.path.dirname(path))
             inner = os.path.relpath(os.path.join(source, relative), top)
-            lines.append((relative, _copy_file(top, inner, path)))
+            lines.append((relative, _copy_file(top, inner, working, path)))
     for folder in folders:
         _sync_folder(folder)
     listed = b"".join(digest.encode() + b"  " + name + b"\n" for name, digest in sorted(lines))
     return hashlib.sha256(listed).hexdigest()
 
 
-def _copy_file(top, inner, target):
+def _copy_file(top, inner, working, target):
     source = inside.open_at(top, inner)
     try:
         before = _mark(os.fstat(source))
@@ -268,6 +271,7 @@ def _copy_file(top, inner, target):
                 view = memoryview(block)
                 while view:
                     view = view[os.write(handle, view) :]
+                working()
             os.fsync(handle)
         finally:
             os.close(handle)

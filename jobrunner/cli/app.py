@@ -26,6 +26,8 @@ COMMANDS = {
     "look": ("show", "logs", "why", "explain"),
     "plots": ("plot",),
     "sweeps": ("sweep",),
+    "schedules": ("schedule",),
+    "ticks": ("tick", "serve", "promote"),
     "data": ("checkpoints", "pull", "init", "schema", "demo"),
     "hosts": ("hosts", "cards", "doctor", "adopt", "gc"),
 }

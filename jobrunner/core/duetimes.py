@@ -136,7 +136,7 @@ def _decided(timing: Timing, due: datetime, now: datetime, *, newest: bool, paus
         return Decision(due, "skipped", f"missed: {span_words(late)} late, after its deadline")
     if timing.catch_up == "all":
         return Decision(due, "waiting")
-    if not newest:
+    if not newest and late > 0:
         return Decision(due, "skipped", f"missed: catch_up is {timing.catch_up}, and a later one was due")
     if timing.catch_up == "none" and late > LATE_S:
         return Decision(due, "skipped", f"missed: {span_words(late)} late, and catch_up is none")
@@ -144,8 +144,8 @@ def _decided(timing: Timing, due: datetime, now: datetime, *, newest: bool, paus
 
 
 def judge(timing: Timing, due: datetime, now: datetime, before: Before | None, later: datetime | None) -> Verdict:
-    """Whether a run whose time has come is fired now. `before`: an earlier run that is not over; `later`: a later due
-    time of which the run waits, too."""
+    """Whether a run that is due is fired now. `before`: an earlier run that is not over; `later`: a later due time
+    whose run could start now, too."""
     start = timing.start(due)
     if now < start:
         return Verdict("wait", f"starts at {stamp(start)} (spread by jitter)")

@@ -116,6 +116,15 @@ class Promotions:
         with self._store.write() as db:
             db.execute(sql, (job, kind, int(done), at, why))
 
+    def note_done(self, jobs: Sequence[str], kind: str, at: str) -> None:
+        """Note of many jobs that there is nothing to do (any more)."""
+        if not jobs:
+            return
+        sql = "INSERT OR IGNORE INTO followups (job, kind, done, tries, tried_at) VALUES (?, ?, 1, 0, ?)"
+        with self._store.write() as db:
+            for job in jobs:
+                db.execute(sql, (job, kind, at))
+
     def _rows(self, condition: str, values: Sequence[Any]) -> builtins.list[Promotion]:
         names = ", ".join(item.name for item in fields(Promotion))
         with self._store.read() as connection:

@@ -74,13 +74,12 @@ def consider(session: Session, row: ScheduleRow, at: datetime, *, always: bool =
 
 
 def next_start(session: Session, at: datetime) -> datetime | None:
-    """When the next run of any schedule is to start; None if no schedule is active."""
+    """When the next due time of any schedule comes, or a run starts that was spread; None if no schedule is active."""
     found = []
     for row in session.ledger.schedules.list():
         if row.state == "active":
             timing = timing_of(row.id, row.settings)
-            due = next(timing.after(at), None)
-            found += [] if due is None else [timing.start(due)]
+            found += [due] if (due := next(timing.after(at), None)) is not None else []
             opened = session.ledger.schedules.open_runs(row.id)
             found += [start for run in opened if (start := timing.start(instant(run.due))) > at]
     return min(found, default=None)
@@ -91,7 +90,8 @@ def _work_off(session: Session, schedule: ScheduleRow, runs: Sequence[Run], at: 
     timing = timing_of(schedule.id, schedule.settings)
     ahead: Before | None = None
     for place, run in enumerate(runs):
-        later = next((instant(other.due) for other in runs[place + 1 :] if not other.manual), None)
+        due = [instant(other.due) for other in runs[place + 1 :] if not other.manual]
+        later = next((moment for moment in due if timing.start(moment) <= at), None)
         result = _work_on(session, schedule, timing, run, at, ahead, later)
         if result is None:
             continue
