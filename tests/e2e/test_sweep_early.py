@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jobrunner.service.reconcile import Reconciled, reconcile
-from jobrunner.service.session import Session, open_session
-from jobrunner.service.sweeps import adaptive, early, view
 from tests.support.lab import Lab
-from tests.support.quick import QuickClient
+from tests.support.sweeping import Sweeper, dying
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
@@ -27,6 +25,8 @@ os.makedirs("ckpt", exist_ok=True)
 for epoch in range(first, 5):
     with open("ckpt/e%d.pt" % epoch, "w") as file:
         file.write(str(epoch))
+    with open(os.environ["RAN"], "a") as file:
+        file.write("%s %d\\n" % (sys.argv[1], epoch))
     print("epoch=%d loss=%g" % (epoch, lr + 1.0 / epoch), flush=True)
     while not resume and epoch == 1 and not os.path.exists(os.environ["GO"] + sys.argv[1]):
         time.sleep(0.01)
@@ -39,52 +39,23 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield host
 
 
-class Laptop(QuickClient):
-    """A client with one sweep, which is visited when a test says so."""
+class Laptop(Sweeper):
+    """A client with sweeps of trials that wait at their first epoch."""
 
-    def __init__(self, folder: Path, lab: Lab) -> None:
-        super().__init__(folder, lab, lab={"cpu_jobs": 4})
-
-    def session(self) -> Session:
-        return open_session(home=self.folder / "state", hosts_file=self.folder / "hosts.yaml", environ=self.env)
-
-    def begin(self, sweep: str, **more: Any) -> str:
+    def start_sweep(self, sweep: str) -> str:
         text = f"""
-device: cpu
-script: train.py
 args: ["{{lr}}"]
-grace: 1s
-env: {{GO: {self.folder / "go"}}}
+env: {{GO: {self.folder / "go"}, RAN: {self.folder / "ran"}}}
 metrics: {{loss: 'loss=(\\S+)', epoch: 'epoch=(\\d+)'}}
 checkpoints: {{paths: ["ckpt/*.pt"]}}
-sweep: {sweep}
+sweep: {{objective: loss min, {sweep}}}
 """
-        data = self.json("submit", str(self.spec(text, "early", train__py=SCRIPT)))
-        return str(data["sweep"]["id"])
+        return self.begin(text, SCRIPT)
 
     def go(self, *lrs: str) -> None:
         """Let trials go on from their first epoch."""
         for lr in lrs:
             (self.folder / f"go{lr}").touch()
-
-    def look(self) -> None:
-        with self.session() as session:
-            reconcile(session)
-
-    def visit(self) -> list[str]:
-        """What `tick` does with sweeps."""
-        with self.session() as session:
-            found: Reconciled = reconcile(session)
-            told = early.judge(session, found) + adaptive.advance(session, found)
-            for row in session.ledger.sweeps.list():
-                view.settle(session, row.id)
-            assert not session.warnings, session.warnings
-            return told
-
-    def trials(self, sweep: str) -> dict[str, dict[str, Any]]:
-        """By the text of `lr`, as `sweep show` has them."""
-        data = self.json("sweep", "show", sweep)
-        return {trial["parameters"]["lr"]: trial for trial in data["trials"]}
 
     def told(self, sweep: str, count: int) -> None:
         """Wait until so many trials have told their loss."""
@@ -94,17 +65,6 @@ sweep: {sweep}
             return sum(trial["objective"] is not None for trial in self.trials(sweep).values()) >= count
 
         eventually(enough, 30, f"{count} trials that told their loss")
-
-    def until(self, done: Callable[[], Any], what: str) -> list[str]:  # type: ignore[override]
-        """Visit until something holds; everything that the visits told."""
-        told: list[str] = []
-
-        def there() -> Any:
-            told.extend(self.visit())
-            return done()
-
-        eventually(there, 40, what)
-        return told
 
     def why(self, job: str) -> list[tuple[str, str]]:
         """The decisions in a job's timeline."""
@@ -118,14 +78,12 @@ def laptop(lab: Lab, tmp_path: Path) -> Laptop:
 
 
 def test_asha_stops_bad_trials_and_says_why(laptop: Laptop) -> None:
-    sweep = laptop.begin(
-        "{parameters: {lr: [1, 2, 3]}, objective: loss min, early_stop: {method: asha, step: epoch, max: 4}}"
-    )
+    sweep = laptop.start_sweep("parameters: {lr: [1, 2, 3]}, early_stop: {method: asha, step: epoch, max: 4}")
     laptop.told(sweep, 3)
     told = laptop.visit()
     assert len(told) == 2 and all("is stopped: asha, epoch 1: loss" in text for text in told), told
     laptop.go("1")
-    laptop.until(lambda: laptop.json("sweep", "show", sweep)["sweep"]["state"] == "done", "the end of the sweep")
+    laptop.to_the_end(sweep)
     trials = laptop.trials(sweep)
     assert {lr: (trial["state"], trial["status"]) for lr, trial in trials.items()} == {
         "1": ("COMPLETED", None), "2": ("CANCELLED", "stopped"), "3": ("CANCELLED", "stopped"),
@@ -135,16 +93,15 @@ def test_asha_stops_bad_trials_and_says_why(laptop: Laptop) -> None:
     shown = laptop.json("show", trials["2"]["job"])["job"]
     assert f"early stopping ({why})" in shown["evidence"]  # the host tells it as well
     assert {item[0] for item in laptop.why(trials["1"]["job"])} == {"go_on"}
-    assert laptop.json("sweep", "show", sweep)["sweep"]["stopped_early"] == 2
+    assert laptop.shown(sweep)["sweep"]["stopped_early"] == 2
 
 
 def test_a_paused_trial_that_is_promoted_goes_on_from_its_checkpoint(laptop: Laptop) -> None:
-    sweep = laptop.begin(
-        "{parameters: {lr: [1, 2, 3]}, objective: loss min,"
-        " parallel: 1, early_stop: {method: asha, step: epoch, max: 3, pause: true}}"
+    sweep = laptop.start_sweep(
+        "parameters: {lr: [1, 2, 3]}, parallel: 1, early_stop: {method: asha, step: epoch, max: 3, pause: true}"
     )
     first = {lr: trial["job"] for lr, trial in laptop.trials(sweep).items()}
-    told = laptop.until(lambda: laptop.json("sweep", "show", sweep)["sweep"]["state"] == "done", "the end of the sweep")
+    told = laptop.to_the_end(sweep)
     trials = laptop.trials(sweep)
     best = trials["1"]
     assert best["state"] == "COMPLETED" and best["status"] == "promoted" and best["job"] != first["1"], told
@@ -160,10 +117,8 @@ def test_a_paused_trial_that_is_promoted_goes_on_from_its_checkpoint(laptop: Lap
 
 
 def test_the_best_paused_trial_runs_to_its_end_when_nothing_else_would(laptop: Laptop) -> None:
-    sweep = laptop.begin(
-        "{parameters: {lr: [2, 1]}, objective: loss min, early_stop: {method: asha, step: epoch, pause: true}}"
-    )
-    told = laptop.until(lambda: laptop.json("sweep", "show", sweep)["sweep"]["state"] == "done", "the end of the sweep")
+    sweep = laptop.start_sweep("parameters: {lr: [2, 1]}, early_stop: {method: asha, step: epoch, pause: true}")
+    told = laptop.to_the_end(sweep)
     trials = laptop.trials(sweep)
     assert {lr: (trial["state"], trial["status"]) for lr, trial in trials.items()} == {
         "1": ("COMPLETED", "promoted"), "2": ("CANCELLED", "paused"),
@@ -172,11 +127,28 @@ def test_the_best_paused_trial_runs_to_its_end_when_nothing_else_would(laptop: L
 
 
 def test_the_median_rule_stops_what_is_worse_than_the_completed(laptop: Laptop) -> None:
-    sweep = laptop.begin(
-        "{parameters: {lr: [1, 2, 3, 9]}, objective: loss min, early_stop: {method: median, step: epoch}}"
-    )
+    sweep = laptop.start_sweep("parameters: {lr: [1, 2, 3, 9]}, early_stop: {method: median, step: epoch}")
     laptop.go("1", "2", "3")  # the fourth is held at its first epoch
-    told = laptop.until(lambda: laptop.trials(sweep)["9"]["state"] == "CANCELLED", "the end of the worst trial")
+    told = laptop.visit_until(lambda: laptop.trials(sweep)["9"]["state"] == "CANCELLED", "the end of the worst trial")
     assert sum("is worse than" in text for text in told) == 1, told
     [(verdict, why)] = laptop.why(laptop.trials(sweep)["9"]["job"])
     assert verdict == "stop" and why.startswith("median, epoch 1: its best loss 10 is worse than ")
+
+
+def test_visits_that_die_anywhere_lose_no_decision(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty visits die at random edges of what they write. Each epoch of each trial runs at most once, and the best
+    trial has all of them."""
+    sweep = laptop.start_sweep(
+        "parameters: {lr: [3, 1, 2, 4]}, early_stop: {method: asha, step: epoch, max: 4, reduction: 2, pause: true}"
+    )
+    chance = random.Random(7)
+    for _ in range(30):
+        with dying(monkeypatch, chance.randint(1, 16)):
+            laptop.visit()
+    laptop.go("1", "2", "3", "4")  # whoever was let go on without a pause
+    laptop.to_the_end(sweep)
+    runs = Counter((laptop.folder / "ran").read_text().splitlines())
+    assert set(runs.values()) == {1} and {f"1 {epoch}" for epoch in (1, 2, 3, 4)} <= set(runs), runs
+    trials = laptop.trials(sweep)
+    assert trials["1"]["state"] == "COMPLETED" and trials["1"]["rank"] == 1
+    assert trials["4"]["status"] == "paused" and trials["4"]["state"] == "CANCELLED"
