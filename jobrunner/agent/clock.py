@@ -14,11 +14,24 @@ def stamp(seconds=None):
 
 
 def seconds(text):
-    """Seconds since 1970 of a `stamp`."""
-    import calendar
-
+    """Seconds since 1970 of a `stamp`; ValueError for other text."""
     head, _, tail = text.rstrip("Z").partition(".")
-    return calendar.timegm(time.strptime(head, "%Y-%m-%dT%H:%M:%S")) + (float("0." + tail) if tail else 0.0)
+    if len(head) != 19 or head[4] + head[7] + head[10] + head[13] + head[16] != "--T::":
+        raise ValueError("not a time: {!r}".format(text[:40]))
+    fields = head[:4], head[5:7], head[8:10], head[11:13], head[14:16], head[17:]
+    if not all(field.isdigit() for field in fields) or (tail and not tail.isdigit()):
+        raise ValueError("not a time: {!r}".format(text[:40]))
+    year, month, day, hour, minute, second = (int(field) for field in fields)
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+        raise ValueError("not a time: {!r}".format(text[:40]))
+    days = _days(year, month, day)
+    return ((days * 24 + hour) * 60 + minute) * 60 + second + (float("0." + tail) if tail else 0.0)
+
+
+def _days(year, month, day):
+    """Days from 1970-01-01 on, by counting years from March on, so that a leap day comes last in one."""
+    year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 719469
 
 
 def steady():

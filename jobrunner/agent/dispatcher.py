@@ -8,13 +8,13 @@ import time
 from . import (
     cardlog,
     clock,
-    conclude,
     files,
     fitting,
     jobs,
     kernel,
     leases,
     limits,
+    line,
     order,
     procs,
     queue,
@@ -22,12 +22,12 @@ from . import (
     settings,
     settle,
     share,
-    shortlist,
     situation,
     starts,
     succession,
     ticket,
     trials,
+    unstarted,
     yielding,
 )
 from .layout import Layout, lock_name
@@ -105,7 +105,7 @@ class Dispatcher:
         self.layout = layout
         self.lock = lock
         self.inherited = frozenset(inherited)
-        self.cache = queue.Cache(layout)
+        self.line = line.Line(layout)
         self.readings = readings.Readings(layout)
         self.supervisors = {}
         self.later = {}
@@ -140,14 +140,14 @@ class Dispatcher:
         """Look at everything once and start what may start; the seconds that may be slept, None at the end."""
         self.reap()
         self.watch()
-        queued = self.cache.entries()
-        succession.hand_over(self.layout, queued, self.lock, self.supervisors)
-        entries = self.waiting_entries(queued)
-        if not entries and len(queued) > sum(map(succession.readable, queued)):
+        self.line.refresh()
+        succession.hand_over(self.layout, self.line.foreign, self.lock, self.supervisors)
+        self.end_the_hopeless()
+        if not self.line.entries and self.line.foreign:
             return IDLE_S  # jobs of a newer format, whose agent is not here
-        if not entries:
+        if not self.line.entries:
             return None if self.leave() else 0
-        return self.step(entries)
+        return self.step()
 
     # around the decision
 
@@ -156,7 +156,7 @@ class Dispatcher:
         names, waiting = leases.held_names(), set(queue.names(self.layout))
         for job_id in jobs.all_ids(self.layout):
             if job_id in waiting:
-                continue  # `waiting_entries` looks at those
+                continue  # `end_the_hopeless` looks at those
             if not jobs.is_final(self.layout, job_id) and not jobs.locked(self.layout, job_id, names):
                 settle.settle(self.layout, job_id, names)
 
@@ -181,6 +181,10 @@ class Dispatcher:
                 settle.settle(self.layout, job_id)
             if jobs.queue_entry(self.layout, job_id) is not None:
                 self.start_failed(job_id, status)
+            else:
+                self.tried.pop(job_id, None)
+                self.failures.pop(job_id, None)
+            self.line.again(job_id)
 
     def start_failed(self, job_id, status):
         """A supervisor ended before its start was committed: try again later; if it cannot work here, give up."""
@@ -194,33 +198,7 @@ class Dispatcher:
             text = "its supervisor ended with exit code {} at each of {} starts: see agent.log in {}".format(
                 os.WEXITSTATUS(status), count, files.to_text(self.layout.home)
             )
-            self.end_waiting(job_id, "launch", text)
-
-    def end_waiting(self, job_id, reason, text, state="FAILED"):
-        """Conclude a waiting job, unless somebody acts on it or it waits no longer. True if that was done."""
-        lock = leases.bind(self.layout.job_lock(job_id))
-        if lock is None:
-            return False
-        try:
-            if jobs.queue_entry(self.layout, job_id) is None:
-                return False
-            jobs.journal(self.layout, job_id, "not_started", state=state, why=text)
-            conclude.finish(
-                self.layout,
-                job_id,
-                {
-                    "state": state,
-                    "reason": reason,
-                    "exit_code": None,
-                    "signal": None,
-                    "at": clock.stamp(),
-                    "attempt": None,
-                    "evidence": text,
-                },
-            )
-            return True
-        finally:
-            leases.release([lock])
+            unstarted.end(self.layout, job_id, "launch", text)
 
     def watch(self):
         """Ask the kernel for a signal on every change in the queue and in what users show each other."""
@@ -242,47 +220,17 @@ class Dispatcher:
                 continue  # a file system without it: the slow look remains
             self.watched[path] = (handle, mark)
 
-    def waiting_entries(self, queued):
-        """The queue as it is, without left-overs of committed starts; hopeless and cancelled jobs are ended."""
-        entries = [entry for entry in queued if succession.readable(entry)]
+    def end_the_hopeless(self):
+        """End jobs that will never start, and drop left-overs of committed starts; of a long queue now and then."""
         now = time.monotonic()
-        if len(entries) > queue.LONG and now - self.checked < queue.SURE_S:
-            return entries  # what is about to start is looked at before (starts.waits), the rest now and then
-        self.checked = now
-        checked, entries, failed = entries, [], {}
-        for entry in checked:
-            if jobs.is_final(self.layout, entry["id"]) or jobs.stale(self.layout, entry["id"], entry):
-                self.tidy_queue(entry["id"])
-                continue
-            if self.end_before_start(entry, failed):
-                continue
-            entries.append(entry)
-        return entries
-
-    def tidy_queue(self, job_id):
-        """Remove an entry that is none any more, unless somebody is acting on the job."""
-        lock = leases.bind(self.layout.job_lock(job_id))
-        if lock is None:
-            return
-        try:
-            settle.act(self.layout, job_id, lock)
-        finally:
-            leases.release([lock])
-
-    def end_before_start(self, entry, failed):
-        """Conclude a waiting job that was cancelled, whose `after` cannot be met any more, or whose sweep is over.
-
-        True if it is over. `failed` keeps what was read of sweeps' failures.
-        """
-        job_id = entry["id"]
-        if jobs.cancel(self.layout, job_id) is not None:
-            self.tidy_queue(job_id)
-            return jobs.is_final(self.layout, job_id)
-        text = trials.over(self.layout, entry, failed)
-        if text:
-            return self.end_waiting(job_id, None, text, state="CANCELLED")
-        _, hopeless, text = order.dependency(entry, situation.states_for(self.layout, entry))
-        return hopeless and self.end_waiting(job_id, "dependency", text)
+        if self.line.long() and now < self.checked:
+            return  # what is about to start is looked at before (starts.waits)
+        failed = {}
+        for job_id, entry in list(self.line.entries.items()):
+            if unstarted.drop(self.layout, entry, failed):
+                self.line.again(job_id)
+        took = time.monotonic() - now
+        self.checked = now + max(queue.SURE_S, line.SHARE * took)
 
     def leave(self):
         """The queue is empty: give the lock back, and look once more so that no wake-up is lost. True to end."""
@@ -298,42 +246,40 @@ class Dispatcher:
 
     # the decision
 
-    def step(self, entries):
+    def step(self):
         """Start all that may start now; the seconds that may be slept then."""
         tried = set()
         values, _ = settings.read(self.layout)
-        ordered = order.own_order(entries)
         while True:
             names = leases.held_names()
-            running = self.running(entries, names)
+            held = jobs.held_ids(self.layout, names)
+            running = self.running(held, names)
             self.readings.observe(names, self.own_cards(running))
-            free = self.nearest(ordered, names)
+            free = self.nearest(held)
             facts = self.facts(free, names, running, values)
             decision = order.decide(facts, tried | self.backing_off())
             self.yielding.note(decision, time.monotonic())
             if decision.start is None:
                 self.ticket.show(facts, running)  # when all is started: a free card must not wait for what others read
                 self.fitting.warn(facts, decision)
-                patience = self.patience(entries, facts.waiting, names)
+                patience = self.patience(facts.waiting, names)
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)
-                busy = any(self.layout.job_lock(entry["id"]) in names for entry in entries)
+                busy = any(job_id in self.line.entries for job_id in held)
                 return min(patience, RACE_S) if tried or busy else patience
             self.try_start(decision.start, decision.cards, tried)
 
-    def nearest(self, ordered, names):
-        """The entries that nobody is acting on; of a long queue, those that a decision can be about now."""
-        if len(ordered) <= queue.LONG:
-            return [entry for entry in ordered if self.layout.job_lock(entry["id"]) not in names]
+    def nearest(self, held):
+        """The entries that nobody is acting on and that are ready; of many, those that a decision can be about now."""
         now, steady, drained = clock.stamp(), clock.steady(), situation.drained(self.layout)
 
         def ready(entry):
             return (
-                self.layout.job_lock(entry["id"]) not in names
+                entry["id"] not in held
                 and order.not_ready(entry, now, situation.states_for(self.layout, entry), drained, steady) is None
             )
 
-        return shortlist.pick(ordered, ready)
+        return self.line.pick(ready)
 
     def facts(self, entries, names, running, values):
         """The situation as it is now."""
@@ -360,12 +306,13 @@ class Dispatcher:
         self.ours = {card: seen for card, seen in self.ours.items() if now - seen <= OURS_S}
         return set(self.ours)
 
-    def running(self, entries, names):
+    def running(self, held, names):
         """My running jobs, and those that are just being started (their lock is held, their entry not yet removed)."""
+        acted_on = [self.line.entries[job_id] for job_id in held if job_id in self.line.entries]
         starting = {
             entry["id"]: {"cards": [NO_CARD] * entry["cards"], "device": entry["device"], "sweep": trials.id_of(entry)}
-            for entry in entries
-            if self.layout.job_lock(entry["id"]) in names and not jobs.stale(self.layout, entry["id"], entry)
+            for entry in acted_on
+            if not jobs.stale(self.layout, entry["id"], entry)
         }
         # Looked at in this order, a start that is committed meanwhile is seen at least once.
         starting.update(jobs.running(self.layout, names))
@@ -374,13 +321,15 @@ class Dispatcher:
     def backing_off(self):
         """Jobs whose start failed on this host a moment ago."""
         now = time.monotonic()
-        return {job_id for job_id, when in self.later.items() if when > now}
+        self.later = {job_id: when for job_id, when in self.later.items() if when > now}
+        return set(self.later)
 
     def try_start(self, entry, cards, skip):
         """Start one job, or note in `skip` that it cannot be started in this situation."""
         taken = starts.take(self.layout, entry, cards)
         if taken is None:
             skip.add(entry["id"])
+            self.line.again(entry["id"])
             self.checked = 0.0
             return
         self.given[entry["id"]] = (entry["device"], cards)
@@ -389,7 +338,7 @@ class Dispatcher:
         self.supervisors[pid] = entry["id"]
         self.tried[entry["id"]] = entry.get("attempt") or 1
 
-    def patience(self, entries, waiting, names):
+    def patience(self, waiting, names):
         """Begin a reading if one is due, and say how long nothing needs to be done."""
         waits = [IDLE_S] + [
             max(0.05, when - time.monotonic()) for when in self.later.values() if when > time.monotonic()
@@ -402,9 +351,11 @@ class Dispatcher:
                 self.readings.begin(device, count)
             elif not self.readings.busy():
                 waits.append(pause)
-        steady = clock.steady()
-        for entry in entries:
-            if entry.get("not_before"):
+        pause, steady = self.line.pause(), clock.steady()
+        if pause is not None:
+            waits.append(max(0.01, pause))
+        for entry in self.line.delayed:
+            if self.line.entries.get(entry["id"]) is entry:
                 left = limits.steady_left(entry, steady)
                 left = clock.seconds(entry["not_before"]) - time.time() if left is None else left
                 if left > -1:

@@ -118,17 +118,19 @@ def locked(layout, job_id, names=None):
     return layout.job_lock(job_id) in (leases.held_names() if names is None else names)
 
 
-def running(layout, names=None):
-    """`[(job id, start record)]` of the jobs that a supervisor holds now."""
+def held_ids(layout, names):
+    """The jobs whose locks are among these abstract names."""
     from .layout import lock_name
 
-    names = leases.held_names() if names is None else names
     mark, _, end = lock_name("job", layout.instance, "?").partition(b"?")
+    held = [name for name in names if name.startswith(mark) and name.endswith(end)]
+    return {files.to_text(name[len(mark) : len(name) - len(end)]) for name in held}
+
+
+def running(layout, names=None):
+    """`[(job id, start record)]` of the jobs that a supervisor holds now."""
     found = []
-    for name in sorted(names):
-        if not name.startswith(mark) or not name.endswith(end):
-            continue
-        job_id = files.to_text(name[len(mark) : len(name) - len(end)])
+    for job_id in sorted(held_ids(layout, leases.held_names() if names is None else names)):
         record = running_start(layout, job_id)
         if record is not None:
             found.append((job_id, record))

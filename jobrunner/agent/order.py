@@ -14,9 +14,12 @@ NEVER = float("inf")
 
 def own_order(entries):
     """One's own waiting jobs in the order in which they should start."""
-    return sorted(
-        entries, key=lambda entry: (-(entry.get("priority") or 0), entry.get("since") or "", entry.get("id") or "")
-    )
+    return sorted(entries, key=own_key)
+
+
+def own_key(entry):
+    """The place of a waiting job among one's own."""
+    return -(entry.get("priority") or 0), entry.get("since") or "", entry.get("id") or ""
 
 
 def any_cards(_device, free, count, _cards):

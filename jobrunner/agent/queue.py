@@ -226,6 +226,15 @@ class Cache:
         self._known = known
         return [entry for _, entry in known.values()]
 
+    def read(self, job_id):
+        """One entry as it is now, whatever was known of it; None if there is none."""
+        found = self._read(job_id, self._known.get(job_id))
+        if found is None:
+            self._known.pop(job_id, None)
+            return None
+        self._known[job_id] = found
+        return found[1]
+
     def _read(self, job_id, old):
         path = self._layout.queued(job_id)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.agent import leases, order, queue, shortlist, starts
+from jobrunner.agent import leases, line, queue, starts
 from jobrunner.agent.layout import Layout
 from jobrunner.lab.simcards import tools_dir, write_lab
 from tests.support.agentproc import agent_host
@@ -87,15 +87,68 @@ def test_whether_anything_waits(layout: Layout) -> None:
     assert queue.waiting(layout)
 
 
-def test_the_shortlist_has_the_first_of_every_kind() -> None:
+def test_a_decision_in_a_long_queue_is_about_the_first_of_every_kind(layout: Layout) -> None:
     many = [entry(f"ajob{number:06d}", since=f"{number:06d}") for number in range(1000)]
     rare = [entry("acpu000001", device="cpu", cards=0, since="999999"), entry("awide00001", cards=4, since="999998")]
     quick = entry("aquick0001", timeout_s=60, since="999997")
     held = {item["id"] for item in many[:50]}
-    found = shortlist.pick(order.own_order([*many, *rare, quick]), lambda item: item["id"] not in held)
+    for item in [*many, *rare, quick]:
+        put(layout, item["id"], **item)
+    waiting = line.Line(layout)
+    waiting.refresh()
+    found = waiting.pick(lambda item: item["id"] not in held)
     assert [item["id"] for item in found[:2]] == ["ajob000050", "ajob000051"]
     assert {item["id"] for item in found} >= {"acpu000001", "awide00001", "aquick0001"}
-    assert len(found) == shortlist.EACH + 3
+    assert len(found) == line.EACH + 3
+    for item in many[:900]:
+        os.unlink(layout.queued(item["id"]))
+        waiting.again(item["id"])
+    put(layout, "afirst0001", **entry("afirst0001", since="000000", priority=1))
+    waiting.again("afirst0001")
+    found = waiting.pick(lambda item: True)
+    assert [item["id"] for item in found[:2]] == ["afirst0001", "ajob000900"]
+
+
+def test_a_long_queue_is_listed_seldom_and_a_short_one_always(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "LONG", 5)
+    for number in range(9):
+        put(layout, f"ajob0000{number:02d}")
+    waiting = line.Line(layout)
+    waiting.refresh()
+    monkeypatch.setattr(waiting, "_due", float("inf"))
+    put(layout, "ajob000050")
+    waiting.refresh()
+    assert waiting.changed() and "ajob000050" not in waiting.entries
+    assert waiting.pause() == float("inf")
+    monkeypatch.setattr(waiting, "_due", 0.0)
+    waiting.refresh()
+    assert "ajob000050" in waiting.entries and [item["id"] for item in waiting.pick(lambda item: True)] == sorted(
+        waiting.entries
+    )
+    for number in range(6):
+        os.unlink(layout.queued(f"ajob0000{number:02d}"))
+    monkeypatch.setattr(waiting, "_due", 0.0)
+    waiting.refresh()
+    assert len(waiting.entries) == 4
+    put(layout, "ajob000051")
+    waiting.refresh()
+    assert len(waiting.entries) == 5 and waiting.pause() is None
+
+
+def test_of_many_that_are_not_ready_only_some_are_looked_at_each_time(layout: Layout) -> None:
+    for number in range(300):
+        put(layout, f"ajob000{number:03d}", since=f"{number:03d}")
+    waiting = line.Line(layout)
+    waiting.refresh()
+    asked: list[str] = []
+
+    def ready(item: dict[str, Any]) -> bool:
+        asked.append(item["id"])
+        return item["id"] >= "ajob000290"
+
+    assert len(waiting.pick(ready)) == 10 and len(asked) == 300
+    asked.clear()
+    assert waiting.pick(ready) == [] and len(asked) == line.MOST
 
 
 @pytest.mark.parametrize("change", [{"hold": True}, {"priority": 1}, {"attempt": 2}, {"not_before": "later"}, None])
