@@ -76,6 +76,8 @@ def exit_record(attempt):
             if attempt.stopped_by == "cancel"
             else ("stopped at its time limit of {} s, and nothing of it is left".format(limit))
         )
+        if attempt.forced is not None:
+            shown += "; what did not end within its grace of {:g} s was killed".format(attempt.forced)
     wall = max(0.0, time.monotonic() - attempt.mono)
     spent = {word: round(value, 3) for word, value in attempt.spent.items()}
     spent.update(wall_s=round(wall, 3), card_s=round(wall * len(attempt.cards), 3))

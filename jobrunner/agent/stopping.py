@@ -97,6 +97,7 @@ def _clear(supervisor):
             _ask(supervisor, _to_ask(supervisor, members) if in_container else members, asked)
             wait = min(wait * 1.5, 0.2, max(0.001, grace_of(supervisor) - passed))
         else:
+            supervisor.forced = grace_of(supervisor)
             _kill(supervisor, members, in_container)
             wait = 0.02 if passed < grace_of(supervisor) + 1 else 1.0
             if passed > grace_of(supervisor) + LATE_S and not warned:

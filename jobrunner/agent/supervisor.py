@@ -47,6 +47,7 @@ class Supervisor:
         self.child = self.status = self.command = None
         self.told = {}
         self.stopped_by = None
+        self.forced = None  # the grace, once something outlived it and was killed
         self.started = {}
         self.spent = {"user_s": 0.0, "system_s": 0.0, "max_rss_kb": 0}
         self.helpers = set()

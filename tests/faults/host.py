@@ -92,7 +92,7 @@ class BreakableHost(Lab):
     def __exit__(self, *_: object) -> None:
         _running.discard(self)
         try:
-            self._part_from_strangers()
+            self.part_from_strangers()
             self.sshd.stop()
             eventually(lambda: not end_carriers(SCOPE, self.scope, grace=0), 10, "the end of the host's processes")
         finally:
@@ -154,7 +154,7 @@ class BreakableHost(Lab):
         """Everything dies at once; the same machine comes up with another boot id. Needs namespaces."""
         assert NAMESPACES and self.sshd.process
         mine = descendants(self.sshd.process.pid)  # whoever lost its parent became a child of process 1 there
-        self._part_from_strangers()
+        self.part_from_strangers()
         self.sshd.stop()
         eventually(lambda: not any(_state(pid) for pid in mine), 10, "the machine is down")
         self._new_boot()
@@ -180,7 +180,8 @@ class BreakableHost(Lab):
         out = self.strangers[-1].stdout
         assert out
         got: list[int] = json.loads(out.readline() or b"[]")
-        self.expected = self.living_strangers()
+        self.expected += 1 + 2 * len(got)  # who started them, and each with its child
+        eventually(lambda: self.living_strangers() == self.expected, 10, "the strangers are up")
         return got
 
     expected = 0
@@ -189,7 +190,8 @@ class BreakableHost(Lab):
         """How many processes of strangers there are."""
         return sum(_state(pid) not in ("Z", "") for each in self.strangers for pid in descendants(each.pid))
 
-    def _part_from_strangers(self) -> None:
+    def part_from_strangers(self) -> None:
+        """End them all; nobody expects them any more."""
         for each in self.strangers:
             _kill(list(descendants(each.pid)))
             each.kill()

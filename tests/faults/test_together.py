@@ -140,14 +140,36 @@ def test_interrupted_while_sending(host: BreakableHost, laptop: Laptop) -> None:
         relay.close()
 
 
-def test_interrupted_while_following(host: BreakableHost, laptop: Laptop) -> None:
+TICKING = "device: cpu\ngrace: 1s\ncommand: while true; do echo tick; sleep 0.05; done\n"
+
+
+@pytest.mark.parametrize("how", ["logs", "submit"])
+def test_interrupted_while_following(host: BreakableHost, laptop: Laptop, how: str) -> None:
     """Ctrl-C ends only the looking: 130, and the job goes on."""
-    id_ = laptop.submit("device: cpu\ngrace: 1s\ncommand: while true; do echo tick; sleep 0.05; done\n", "ticking")
-    command = laptop.begin("logs", id_, "-f")
-    eventually(lambda: command.out.read_bytes().count(b"tick") > 3, 20)
-    began = time.monotonic()
+    if how == "logs":
+        id_ = laptop.submit(TICKING, "ticking")
+        command = laptop.begin("logs", id_, "-f")
+    else:
+        command = laptop.begin("submit", str(laptop.spec(TICKING, "ticking")), "--follow")
+    eventually(lambda: command.out.read_bytes().count(b"tick\n") > 3, 20)
+    [row] = laptop.json("ls")["jobs"]
+    id_, began = row["id"], time.monotonic()
     command.signal(signal.SIGINT)
     assert command.wait(10) == 130 and time.monotonic() - began < 2, command.told()
     assert laptop.row(id_)["state"] == "RUNNING"
     laptop.run("cancel", id_)
     assert not host.carriers(id_)
+
+
+def test_a_laptop_that_sleeps_while_following(host: BreakableHost, laptop: Laptop) -> None:
+    """It stands still while the server drops its sessions; awake again, it goes on at the next byte."""
+    id_ = laptop.submit("device: cpu\ncommand: for n in $(seq 80); do echo line $n; sleep 0.03; done\n", "sleeps")
+    command = laptop.begin("logs", id_, "-f", "--raw")
+    eventually(lambda: command.out.read_bytes().count(b"\n") > 3, 20)
+    command.signal(signal.SIGSTOP)
+    host.sshd_down()
+    eventually((host.job_folder(id_) / "final.json").exists, 20, "the end of the job, which nobody watches")
+    host.sshd_up()
+    command.signal(signal.SIGCONT)
+    assert command.wait(40) == 0, command.told()
+    assert command.out.read_bytes() == host.log_of(id_, 1) and host.log_of(id_, 1).count(b"\n") == 80
