@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentHost]
 def begun(host: AgentHost, sources: dict[str, Any], log: bytes = b"", number: int = 1) -> Path:
     if number == 1:
         host.channel().stage([job(ID, metrics=sources)], None)
+        # As its supervisor would: otherwise the host's own processes find out that there is none.
+        assert leases.bind_patiently(host.layout.job_lock(ID), 5.0) is not None
     return host.begin(ID, number, log)
 
 
@@ -109,9 +111,9 @@ def test_an_expression_that_never_ends_is_given_up(host: AgentHost) -> None:
     sources = {"bad": r"((a+)+)+b", **LOSS}
     log = b"".join(b"loss=%d %s\n" % (number, b"a" * 60) for number in range(20))
     begun(host, sources, log)
-    begin = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     assert [value for _, value in told(host)] == list(range(20))
-    assert time.monotonic() - begin < 10
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 4
     (said,) = jobs.warnings(host.layout, ID)
     assert "metrics.bad" in said
 
