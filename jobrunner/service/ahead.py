@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,9 @@ class Ahead:
             link, self._link, self._over = self._link, None, True
         if link is not None:
             link.close()
+        spawning = sys.modules.get("jobrunner.transport.spawning")
+        if spawning is not None:
+            spawning.discard()
 
 
 _begun: Ahead | None = None
@@ -99,7 +103,27 @@ def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     alias = host or where.get("specs", {}).get(os.path.abspath(specs[0]))
     options = where.get("targets", {}).get(alias)
     if isinstance(options, dict):
-        _begun = Ahead(alias, {**options, "transport": transport or options.get("transport")}, home)
+        options = {**options, "transport": transport or options.get("transport")}
+        _begin_ssh(alias, options, home)
+        _begun = Ahead(alias, options, home)
+
+
+def _begin_ssh(alias: str, options: Mapping[str, Any], home: Path) -> None:
+    """Where OpenSSH's client is going to connect, start it now: it needs nothing of what is yet to be loaded."""
+    shared = options.get("shared")
+    if options["transport"] != "openssh" or not isinstance(shared, dict):
+        return
+    with contextlib.suppress(JobrunnerError, OSError, KeyError, TypeError, ValueError):
+        from jobrunner.transport import sockets, spawning
+
+        place = sockets.folder(home / "ssh", make=True) if sockets.ssh_program() else None
+        path = place and sockets.socket_path(place, str(shared["digest"]), 0)
+        if path is None or path.exists() or shared["others"]:
+            return
+        route = spawning.Route(alias, options["address"], options["ssh_config"], str(shared["strict"]))
+        limit, probe_s, dead_after_s = (float(shared[name]) for name in ("limit", "probe_s", "dead_after_s"))
+        words = spawning.master_argv(route, path, limit=limit, probe_s=probe_s, dead_after_s=dead_after_s)
+        spawning.begin(path, words)
 
 
 def _as_submit(arguments: Sequence[str]) -> tuple[list[str], str | None, str | None, str | None] | None:
@@ -158,11 +182,25 @@ def remember(home: Path, hosts_file: Path, environ: Mapping[str, str], sent: Ite
             "root": target.root,
             "python": target.python,
             "transport": target.transport,
+            "shared": _shared(target) if target.transport == "openssh" else None,
             **{name: getattr(target.settings, name) for name in _LIMITS},
         }
     where["specs"] = dict(list(specs.items())[-KEPT:])
     if json.dumps(where, sort_keys=True) != before:
         _write(home, {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})
+
+
+def _shared(target: HostTarget) -> dict[str, Any]:
+    """What the command line of a shared connection is made from, beside the above."""
+    config, settings = target.config, target.settings
+    return {
+        "digest": config.digest,
+        "strict": config.strict,
+        "others": bool(config.control_path),  # the user's own may be up: that is to be looked at first
+        "limit": target.connect_limit,
+        "probe_s": settings.probe_s,
+        "dead_after_s": settings.dead_after_s,
+    }
 
 
 def _file(home: Path) -> Path:

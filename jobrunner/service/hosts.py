@@ -299,6 +299,7 @@ def disconnect(session: Session, names: Sequence[str]) -> HostsResult:
     for shared in list(sockets.existing(session.home / "ssh")):
         if not names or shared.alias in names:
             ended[shared.alias] = ended.get(shared.alias, 0) + sockets.disconnect(shared)
+    sockets.tidy(session.home / "ssh")
     rows = [{"name": alias, "ended": count} for alias, count in ended.items()]
     return HostsResult(hosts=rows, warnings=session.warnings)
 

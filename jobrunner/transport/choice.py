@@ -10,8 +10,6 @@ from jobrunner.core.errors import AuthError
 from jobrunner.transport import openssh
 from jobrunner.transport.channel import Connection
 from jobrunner.transport.connect import again, open_connection
-from jobrunner.transport.master import may_ask
-from jobrunner.transport.needs import why_openssh
 from jobrunner.transport.settings import HostTarget
 
 log = logging.getLogger("jobrunner.transport")
@@ -32,7 +30,7 @@ class Way:
         """
         if target.transport == "fabric":
             return open_connection(target, stop=stop)
-        missing = openssh.impossible(target)
+        missing = openssh.impossible(target, make=target.transport == "openssh")
         if missing:
             log.debug("%s: Fabric is taken: %s", target.alias, missing)
             return open_connection(target, stop=stop)
@@ -41,6 +39,9 @@ class Way:
         found = openssh.find(target, self.spare)
         if found is not None:
             return found
+        from jobrunner.transport.master import may_ask
+        from jobrunner.transport.needs import why_openssh
+
         reason = "" if self.spare else why_openssh(target)
         if reason:
             log.debug("%s: OpenSSH is taken: %s", target.alias, reason)
@@ -53,4 +54,6 @@ class Way:
             return self._shared(target, stop)  # which asks the person
 
     def _shared(self, target: HostTarget, stop: threading.Event) -> Connection:
+        if openssh.impossible(target, make=True):
+            return open_connection(target, stop=stop)
         return again(target, stop, lambda: openssh.open_shared(target, stop, self.spare))

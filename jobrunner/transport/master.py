@@ -3,55 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
-import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 from jobrunner.core.errors import AuthError, HostError, LinkLostError
-from jobrunner.transport import sshwords
+from jobrunner.transport import spawning, sshwords
 from jobrunner.transport.settings import HostTarget
-from jobrunner.transport.sshconfig import parse_address
 
-PERSIST_S = 600  # a connection that nobody uses ends after so long
 PERSON_S = 120.0  # how long a person may take to answer what ssh asks
 _TERMINAL = threading.Lock()
 
 
-def program() -> str:
-    """The `ssh` to run, "" where there is none that can share connections."""
-    return "" if os.name == "nt" else shutil.which("ssh") or ""
-
-
-def argv(target: HostTarget, *, options: list[str], flags: list[str]) -> list[str]:
-    """`ssh` for this host by its own SSH configuration, with `flags`, and `options` that win over it."""
-    wanted = parse_address(target.address or target.alias)
-    words = [program(), *flags, "-a", "-x"]
-    words += ["-F", os.path.abspath(os.path.expanduser(target.ssh_config))] if target.ssh_config else []
-    words += ["-l", wanted.user] if wanted.user else []
-    words += ["-p", str(wanted.port)] if wanted.port else []
-    for option in [
-        *options,
-        f"StrictHostKeyChecking={'accept-new' if target.config.strict in ('accept-new', 'no') else 'yes'}",
-        "ClearAllForwardings=yes",
-        "PermitLocalCommand=no",
-        "RemoteCommand=none",
-        "UpdateHostKeys=no",
-        "CheckHostIP=no",
-    ]:
-        words += ["-o", option]
-    return [*words, "--", wanted.host]
-
-
-def control_path(path: Path) -> str:
-    """The option that names a control socket, as `ssh` reads it."""
-    return 'ControlPath="{}"'.format(str(path).replace("%", "%%"))
+def route(target: HostTarget) -> spawning.Route:
+    """What of a target goes into `ssh`'s command line."""
+    return spawning.Route(target.alias, target.address, target.ssh_config, target.config.strict)
 
 
 def start(target: HostTarget, path: Path, *, ask: bool, stop: threading.Event) -> sshwords.Heard:
@@ -60,59 +29,30 @@ def start(target: HostTarget, path: Path, *, ask: bool, stop: threading.Event) -
     With `ask`, ssh may ask the person at the terminal; otherwise it never asks. Raises a HostError. If somebody else
     listens there already, nothing is left of ours (`elsewhere` of what is returned).
     """
-    settings, limit = target.settings, target.connect_limit
-    words = argv(
-        target,
-        flags=["-M", "-N", "-T"],
-        options=[
-            "ControlMaster=yes",
-            control_path(path),
-            f"ControlPersist={PERSIST_S}",
-            f"BatchMode={'no' if ask else 'yes'}",
-            f"ConnectTimeout={max(1, math.ceil(limit))}",
-            "ConnectionAttempts=1",
-            f"ServerAliveInterval={max(1, round(settings.probe_s))}",
-            f"ServerAliveCountMax={max(1, math.ceil(settings.dead_after_s / max(1, round(settings.probe_s))) - 1)}",
-            "LogLevel=DEBUG1",
-        ],
+    settings = target.settings
+    words = spawning.master_argv(
+        route(target),
+        path,
+        limit=target.connect_limit,
+        probe_s=settings.probe_s,
+        dead_after_s=settings.dead_after_s,
+        ask=ask,
     )
-    environ = {**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
     with _TERMINAL if ask else contextlib.nullcontext():
         try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env=environ,
-                start_new_session=not ask,  # an interrupt at the terminal is ours to handle
-            )
+            process = spawning.spawn(path, words, own_session=not ask)
         except OSError as error:
             raise HostError(f"cannot run {words[0]}: {error}", host=target.alias, code="ssh") from error
         try:
             return _Start(target, process, ask, stop).wait()
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing is left of a start: the first process has handed the connection on, or it goes."""
-    assert process.stderr is not None
-    process.stderr.close()
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            spawning.end(process)
 
 
 class _Start:
     """The course of one start, read from what ssh says."""
 
-    def __init__(self, target: HostTarget, process: subprocess.Popen[bytes], ask: bool, stop: threading.Event) -> None:
+    def __init__(self, target: HostTarget, process: spawning.Process, ask: bool, stop: threading.Event) -> None:
         self.target, self.process, self.ask, self.stop = target, process, ask, stop
         self.heard = sshwords.Heard()
         self._rest = b""
@@ -123,9 +63,13 @@ class _Start:
 
     def _limit(self) -> float:
         """Seconds for the stage that it is in."""
+        config, settings = self.target.config, self.target.settings
+        through = bool(config.proxy_jump or config.proxy_command)
+        if self.ask and (through or self.heard.stage == "login"):
+            return PERSON_S
         if self.heard.stage == "login":
-            return PERSON_S if self.ask else self.target.settings.auth_s
-        return self.target.connect_limit
+            return settings.auth_s
+        return self.target.connect_limit * (2 if through else 1)
 
     def wait(self) -> sshwords.Heard:
         assert self.process.stderr is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner.core.errors import HostError, LinkLostError
-from jobrunner.transport import master, mux, sockets
+from jobrunner.transport import mux, sockets, spawning
 from jobrunner.transport.settings import HostTarget
 
 INHERITED_S = 6.0  # a connection that was there already, and gives no channel for so long, is taken for dead
@@ -90,13 +90,14 @@ class SharedConnection:
 
     def run_on_terminal(self, argv: list[str]) -> int:
         """Run a program of the host on this terminal, by an `ssh` of its own over this connection."""
+        from jobrunner.transport import master
         from jobrunner.transport.bootstrap import words_command
         from jobrunner.transport.session import link_lost
         from jobrunner.transport.terminal import require_terminal
 
         require_terminal()
-        options = ["ControlMaster=no", master.control_path(self.path), "BatchMode=yes", "LogLevel=ERROR"]
-        words = master.argv(self.target, flags=["-t"], options=options)
+        options = ["ControlMaster=no", spawning.control_path(self.path), "BatchMode=yes", "LogLevel=ERROR"]
+        words = spawning.argv(master.route(self.target), flags=["-t"], options=options)
         code = subprocess.call([*words, words_command(self.target.python, argv)])
         if code == 255 and not self.is_connected:
             raise link_lost(self.target.alias, self)
@@ -107,13 +108,14 @@ class SharedConnection:
         self._closed = True
 
 
-def impossible(target: HostTarget) -> str:
-    """Why there can be no shared connection here, in a few words; "" where there can."""
+def impossible(target: HostTarget, *, make: bool = False) -> str:
+    """Why there can be no shared connection here, in a few words; "" where there can. `make`: one is going to be made,
+    so the folder for its socket is."""
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
         return "this system has no sockets that programs can share"
-    if not master.program():
+    if not sockets.ssh_program():
         return "there is no `ssh` program"
-    if target.settings.sockets is None or sockets.folder(target.settings.sockets) is None:
+    if target.settings.sockets is None or sockets.folder(target.settings.sockets, make=make) is None:
         return "there is no private folder with a short enough name for its socket"
     return ""
 
@@ -147,19 +149,22 @@ def open_shared(target: HostTarget, stop: threading.Event, spare: int = 0) -> Sh
     path = _path(target, spare)
     if path is None:
         raise HostError(impossible(target), host=target.alias, code="ssh")
-    found = find(target, spare)
+    found = None if spawning.is_begun(path) else find(target, spare)
     if found is not None:
         return found
     with sockets.locked(path, target.connect_limit + target.settings.auth_s):
-        found = find(target, spare)  # another command may have made it meanwhile
-        if found is not None:
-            return found
-        with contextlib.suppress(OSError):
-            path.unlink()  # left by a master that died
+        if not spawning.is_begun(path):
+            found = find(target, spare)  # another command may have made it meanwhile
+            if found is not None:
+                return found
+            with contextlib.suppress(OSError):
+                path.unlink()  # left by a master that died
         return _start(target, path, spare, stop)
 
 
 def _start(target: HostTarget, path: Path, spare: int, stop: threading.Event) -> SharedConnection:
+    from jobrunner.transport import master
+
     asking = path.with_name(f"{target.config.digest}.asks")  # there: a person had to help the last time
     ask = target.settings.attended and asking.exists()
     try:

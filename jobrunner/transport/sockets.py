@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -31,14 +32,19 @@ class Shared:
     pid: int | None
 
 
-def folder(wanted: Path) -> Path | None:
+def ssh_program() -> str:
+    """The `ssh` to run, "" where there is none that can share connections."""
+    return "" if os.name == "nt" else shutil.which("ssh") or ""
+
+
+def folder(wanted: Path, *, make: bool = False) -> Path | None:
     """The folder for sockets: `wanted`, or a short private one where that is too long; None where neither is safe.
 
-    It is made if need be.
+    With `make` it is there afterwards.
     """
     for place in (wanted, _short(wanted)):
         fits = len(os.fsencode(place)) + 1 + _NAME <= LONGEST and '"' not in str(place)
-        if fits and _private(place):
+        if fits and ((not make and not os.path.lexists(place)) or _private(place, make)):
             return place
     return None
 
@@ -53,10 +59,11 @@ def _short(wanted: Path) -> Path:
     return Path(base) / f"jobrunner-ssh-{os.getuid()}-{mark}"
 
 
-def _private(place: Path) -> bool:
-    """Make the folder; True if it is ours alone, and no link to somewhere else."""
+def _private(place: Path, make: bool = False) -> bool:
+    """True if the folder is ours alone, and no link to somewhere else. With `make` it is made if need be."""
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if make:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen = os.lstat(place)
         if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
             return False
@@ -105,6 +112,12 @@ def disconnect(shared: Shared, limit: float = 5.0) -> bool:
     return alive
 
 
+def tidy(wanted: Path) -> None:
+    """Remove the folder for sockets outside the state folder, if nothing is in it."""
+    with contextlib.suppress(OSError):
+        _short(wanted).rmdir()
+
+
 def remove(path: Path) -> None:
     """Remove a dead socket with what lies beside it."""
     for name in (path.name, path.name + ".json", path.name + ".lock"):
@@ -114,19 +127,30 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, limit: float) -> Iterator[None]:
-    """One process at a time makes a host's shared connection. Whoever waits for too long goes on without the lock."""
+    """One process at a time makes a host's shared connection. Whoever waits for too long goes on without the lock.
+
+    Two that get in together do no harm: the later one finds the socket taken.
+    """
     import fcntl
 
+    lock = path.with_name(path.name + ".lock")
+    try:
+        handle = lock.open("w")
+    except OSError:
+        yield
+        return
     ends = time.monotonic() + limit
-    with contextlib.suppress(OSError), path.with_name(path.name + ".lock").open("w") as handle:
+    with handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
+            except OSError:
                 if time.monotonic() > ends:
                     break
                 time.sleep(0.02)
-        yield
-        return
-    yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                lock.unlink()

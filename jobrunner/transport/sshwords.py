@@ -103,6 +103,8 @@ def failure(target: HostTarget, heard: Heard) -> HostError:
     text = "\n".join(line for line in heard.lines if not line.startswith("debug"))
     low = text.lower()
     denied = _DENIED.search(text)
+    if (target.config.proxy_jump or target.config.proxy_command) and heard.shown_key is None:
+        return _proxy(target, heard)  # the host itself has not been heard of
     if "host key verification failed" in low or "host key is marked as revoked" in low:
         return _host_key(target, heard, low)
     if "too many authentication failures" in low and heard.stage != "in":

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.lab import Client
+from tests.support.lab import Client, Lab
 
 pytestmark = pytest.mark.needs_sshd
 SPEC = "device: cpu\ncommand: 'true'\n"
@@ -64,8 +64,43 @@ def test_a_submit_loads_nothing_that_it_does_not_need(client: Client) -> None:
         assert found == []
 
 
+NOTES_THE_START = """
+import subprocess, sys
+start = subprocess.Popen.__init__
+def noted(self, words, *rest, **more):
+    if "-M" in words:
+        print("STARTED", *sorted(sys.modules), file=sys.stderr)
+    start(self, words, *rest, **more)
+subprocess.Popen.__init__ = noted
+"""
+
+
+def test_over_a_shared_connection_neither_fabric_nor_paramiko_is_loaded(lab: Lab, client: Client) -> None:
+    path, log = client.spec(SPEC, "shared"), lab.sshd.log
+    words = ("submit", str(path), "--transport", "openssh")
+    client.run(*words)
+    logins = log.read_text().count("Accepted publickey")
+    try:
+        loaded = set(_run(client, PROGRAM, *words))
+        assert "jobrunner.transport.mux" in loaded
+        assert not loaded & {"paramiko", "fabric", "cryptography", "jobrunner.transport.auth"}
+        assert log.read_text().count("Accepted publickey") == logins, "it logged in again"
+        assert client.json("hosts", "disconnect")["hosts"] == [{"name": lab.alias, "ended": 1}]
+        # Cold, `ssh` is on its way before anything big is loaded.
+        done = _start(client, NOTES_THE_START + PROGRAM, *words)
+        [started] = [line.split() for line in done.split("\n") if line.startswith("STARTED")]
+        assert not set(started) & {"pydantic", "typer", "ruamel", "jobrunner.cli.app", "sqlite3", "paramiko"}
+        assert not set(done.split("\n")[-2].split()) & {"paramiko", "fabric"}
+        assert log.read_text().count("Accepted publickey") == logins + 1
+    finally:
+        client.run("hosts", "disconnect")
+
+
 def _run(client: Client, *words: str) -> list[str]:
-    done = subprocess.run(
+    return _start(client, *words).split("\n")[-2].split()
+
+
+def _start(client: Client, *words: str) -> str:
+    return subprocess.run(
         [sys.executable, "-c", *words], env=client.env, cwd=client.folder, capture_output=True, text=True, timeout=60
-    )
-    return done.stderr.split("\n")[-2].split()
+    ).stderr

@@ -75,7 +75,8 @@ def test_auto_takes_what_is_up_and_makes_nothing(own: LoopbackHost, reach: Reach
     target = reach(own)
     auto = replace(target, transport="auto")
     assert echo(auto) == "fabric"
-    assert not list(sockets.existing(auto.settings.sockets or Path()))
+    assert auto.settings.sockets is not None and sockets.folder(auto.settings.sockets) is not None
+    assert not list(sockets.existing(auto.settings.sockets)) and not auto.settings.sockets.exists()
     echo(target)
     assert echo(auto) == "openssh"
 
@@ -176,7 +177,7 @@ def test_a_connection_that_others_have_filled_gets_a_second_one(tmp_path: Path, 
 
 def test_a_socket_that_was_left_behind_and_one_of_something_else(own: LoopbackHost, reach: Reach) -> None:
     target = reach(own)
-    place = sockets.folder(target.settings.sockets or Path())
+    place = sockets.folder(target.settings.sockets or Path(), make=True)
     assert place is not None
     path = sockets.socket_path(place, target.config.digest, 0)
     with socket.socket(socket.AF_UNIX) as dead:
@@ -187,15 +188,15 @@ def test_a_socket_that_was_left_behind_and_one_of_something_else(own: LoopbackHo
 def test_a_long_state_folder_has_its_sockets_elsewhere(own: LoopbackHost, tmp_path: Path) -> None:
     long = tmp_path / ("x" * 90)
     place = sockets.folder(long)
-    assert place is not None and place != long and place.stat().st_mode & 0o777 == 0o700
+    assert place is not None and place != long and not place.exists(), "who only looks makes nothing"
     target = replace(target_of(own, sockets=long), transport="openssh")
     try:
         assert echo(target) == "openssh"
         assert shared_of(target).path.parent == place
+        assert place.stat().st_mode & 0o777 == 0o700
     finally:
         end_shared(long)
-    place.mkdir(exist_ok=True)
-    place.rmdir()
+    assert not place.exists()
     place.symlink_to(tmp_path)
     try:
         assert sockets.folder(long) is None, "a link that somebody put there is not followed"
@@ -208,7 +209,7 @@ def test_without_an_ssh_program_fabric_is_taken(
     own: LoopbackHost, reach: Reach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = reach(own)
-    monkeypatch.setattr("jobrunner.transport.master.program", lambda: "")
+    monkeypatch.setattr("jobrunner.transport.sockets.ssh_program", lambda: "")
     assert openssh.impossible(target) == "there is no `ssh` program"
     assert echo(target) == "fabric"
 
@@ -299,7 +300,7 @@ def test_a_person_at_the_terminal_is_asked_by_ssh_once(own: LoopbackHost, reach:
         os.execv(argv[0], argv)
     said = b""
     ends, answered = time.monotonic() + 20, False
-    while b"came by" not in said and time.monotonic() < ends:
+    while b"came by openssh" not in said and time.monotonic() < ends:
         try:
             said += os.read(ours, 4096)
         except OSError:

@@ -137,12 +137,11 @@ def target_of(host: LoopbackHost, *, root: str = "~/root", python: str = "python
 
 def end_shared(folder: Path) -> None:
     """End every connection whose socket belongs to that folder for shared ones."""
-    import contextlib
-
     for shared in list(sockets.existing(folder)):
         sockets.disconnect(shared)
-        with contextlib.suppress(OSError):
-            shared.path.parent.rmdir()
+        for left in shared.path.parent.glob("*.asks"):
+            left.unlink()
+    sockets.tidy(folder)
 
 
 def private_etc(folder: Path, accounts: Sequence[tuple[str, str, Path]]) -> list[str]:
