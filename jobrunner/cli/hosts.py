@@ -233,8 +233,11 @@ def adopt(out: Output, names: HostNames = None) -> int:
                 out.table(job_table(result.rows, output.now()))
             if result.hosts_answered:
                 out.say(f"{plural(len(result.rows), 'job')}, {len(result.added)} of them new here")
+            if result.schedules:
+                out.say(f"{plural(len(result.schedules), 'schedule')} came back: jobrunner schedule ls")
 
-        data = {"jobs": [row.as_json() for row in result.rows], "added": result.added}
+        rows = [row.as_json() for row in result.rows]
+        data = {"jobs": rows, "added": result.added, "schedules": result.schedules}
         return out.result(data, result, text)
 
 

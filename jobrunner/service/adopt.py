@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
-from jobrunner.service import metrics
+from jobrunner.service import definitions, followups, metrics
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import remember_host
 from jobrunner.service.results import AdoptResult
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
-    """Take every job that these hosts (default: all known ones) have into the ledger; says what it could not."""
+    """Take every job that these hosts (default: all known ones) have into the ledger; says what it could not.
+
+    Schedules come back from their files in the state folder.
+    """
+    schedules = definitions.adopt(session)
     aliases = session.choose_hosts(list(names))
 
     def ask(link: HostLink) -> dict[str, Any]:
@@ -60,10 +64,13 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         from jobrunner.service.sweeps.adopting import adopt_sweeps
 
         adopt_sweeps(session, told)
+    definitions.restore_runs(session)
+    followups.leave(session, [row.id for row in rows if row.state.final and row.id in added])
     rows.sort(key=lambda row: row.submitted_at or "", reverse=True)
     return AdoptResult(
         rows=rows,
         added=added,
+        schedules=[row.id for row in schedules],
         errors=errors,
         warnings=session.warnings,
         hosts_asked=len(aliases),

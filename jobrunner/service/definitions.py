@@ -58,7 +58,7 @@ def unknown(session: Session, known: set[str]) -> list[str]:
 
 
 def adopt(session: Session) -> list[ScheduleRow]:
-    """Take schedules whose files are there, and their runs as far as jobs tell of them, into the ledger.
+    """Take schedules whose files are there into the ledger.
 
     Due times that were decided before are not decided again. What cannot be read is a warning.
     """
@@ -73,7 +73,6 @@ def adopt(session: Session) -> list[ScheduleRow]:
             continue
         if row.id == id_ and session.ledger.schedules.add(row):
             added.append(row)
-    _restore_runs(session)
     return added
 
 
@@ -92,8 +91,8 @@ def _read(data: dict[str, Any]) -> ScheduleRow:
     return row
 
 
-def _restore_runs(session: Session) -> None:
-    """What jobs tell of the due times that they were submitted for."""
+def restore_runs(session: Session) -> None:
+    """Take into the ledger what jobs tell of the due times that they were submitted for."""
     for row in session.ledger.list(all=True):
         if row.schedule is None:
             continue

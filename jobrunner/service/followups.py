@@ -5,13 +5,14 @@ Each is done once per job, and tried again later, less and less often, while the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from jobrunner.core.duetimes import instant, stamp
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.ledger.promotions import Promotion
+from jobrunner.service.clock import now
 from jobrunner.service.session import Session
 
 SINCE = timedelta(days=30)
@@ -67,6 +68,13 @@ def promote_ended(session: Session, at: datetime) -> Followed:
 
     _each(session, "promote", at, _asks_for(session, "promote"), decide, done, give_up)
     return done
+
+
+def leave(session: Session, jobs: Sequence[str]) -> None:
+    """Do nothing of this with these jobs: somebody else's machine, or an earlier ledger, has seen to it."""
+    at = now()
+    for kind in ("pull", "promote"):
+        session.ledger.promotions.note_done(jobs, kind, at)
 
 
 def _asks_for(session: Session, kind: str) -> Callable[[str], bool]:

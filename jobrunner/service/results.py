@@ -180,10 +180,11 @@ class Findings(Result):
 
 @dataclass(frozen=True)
 class AdoptResult(Result):
-    """Jobs that the hosts know. `added`: ids that the ledger did not have."""
+    """Jobs that the hosts know. `added`: ids that the ledger did not have; `schedules`: those that came back."""
 
     rows: list[JobRow] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
+    schedules: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
