@@ -121,5 +121,5 @@ def _waiting(uid, entry):
 
 def summary(report):
     """The report as `order.Situation` wants it: `(free indexes, facts of all cards)`. Pure."""
-    facts = [{key: card.get(key) for key in ("index", "model", "board", "broken")} for card in report["cards"]]
+    facts = [{key: card.get(key) for key in ("index", "model", "board", "near", "broken")} for card in report["cards"]]
     return {card["index"] for card in report["cards"] if card["free"]}, facts

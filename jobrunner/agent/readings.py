@@ -20,7 +20,7 @@ TOOL_LIMIT_S = 30.0
 
 
 def compact(report, leased, owners, judged, healthy):
-    """Per card what a start needs to know: `{index: {idle, handed, why, strangers, model, board, broken}}`. Pure.
+    """Per card what a start needs to know: `{index: {idle, handed, why, strangers, model, board, near, broken}}`. Pure.
 
     `leased` are the indexes that our jobs hold or held a moment ago, `owners` pids of our jobs, `judged` the report
     judged without leases, `healthy` the same as if the cards were unused.
@@ -36,6 +36,7 @@ def compact(report, leased, owners, judged, healthy):
             "strangers": strangers[:20],
             "model": card["model"],
             "board": card.get("board"),
+            "near": card.get("near"),
             "broken": not fine["free"],
         }
     return found

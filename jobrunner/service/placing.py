@@ -133,7 +133,7 @@ def facts_from(session: Session, alias: str, answer: Mapping[str, Any]) -> HostF
     else:
         free = tuple(card["index"] for card in cards if card.get("free"))
     mine = session.ledger.list(states=[JobState.QUEUED], host=alias)
-    models = tuple({key: card.get(key) for key in ("index", "model", "board")} for card in cards)
+    models = tuple({key: card.get(key) for key in ("index", "model", "board", "near")} for card in cards)
     return _facts(session, alias, known, device=device, cards=indices, free=free, queued=len(mine), models=models)
 
 

@@ -1,8 +1,12 @@
 """Which cards a job gets, by what links them; and the variables by which it sees them."""
 
+from pathlib import Path
+
 import pytest
 
-from jobrunner.agent.accelerators import KINDS, visible
+from jobrunner.agent.accelerators import KINDS, near, visible
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "accelerators"
 
 
 def host(model, count, chips=1, boards=None):
@@ -140,3 +144,39 @@ def test_without_cards_all_variables_are_set_and_empty():
 
 def test_gpus_are_numbered_as_nvidia_smi_numbers_them():
     assert visible("gpu", [1])["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def matrix(name):
+    """Eight GPUs as `nvidia-smi topo -m` showed them."""
+    rows = near.rows(near.parse((DATA / name).read_text()), range(8))
+    return [{"index": index, "model": "NVIDIA", "board": None, "near": rows[index]} for index in range(8)]
+
+
+@pytest.mark.parametrize(("name", "free", "count", "expected"), [
+    ("nvidia-topo-440.64-titanv-8cards", [1, 2, 3, 4, 5], 2, [4, 5]),  # a pair that leaves the other half whole
+    ("nvidia-topo-440.64-titanv-8cards", [1, 2, 3, 4, 5], 1, [1]),
+    ("nvidia-topo-440.64-titanv-8cards", [0, 2, 3, 4, 5, 6, 7], 4, [4, 5, 6, 7]),
+    ("nvidia-topo-440.64-titanv-8cards", [1, 2, 3, 5, 7], 3, [1, 2, 3]),
+    ("nvidia-topo-440.64-titanv-8cards", range(8), 8, list(range(8))),
+    ("nvidia-topo-580.173.02-v100-8cards", range(8), 4, [0, 1, 2, 3]),
+    ("nvidia-topo-580.173.02-v100-8cards", [0, 1, 4, 6], 2, [0, 4]),
+    ("nvidia-topo-580.173.02-v100-8cards", [1, 3, 5, 6, 7], 2, [1, 5]),
+])  # fmt: skip
+def test_gpus_that_are_near_each_other_go_together(name, free, count, expected):
+    assert choose("gpu", free, count, matrix(name + ".txt")) == expected
+
+
+@pytest.mark.parametrize("change", [
+    lambda text: "", lambda text: text.replace("GPU3\tPHB", "GPU3\tSYS"), lambda text: text.replace("PIX", "ABC"),
+    lambda text: text.partition("GPU7\t")[0] + "GPU7\t", lambda text: text + text.splitlines()[1] + "\n",
+    lambda text: "\n".join(line.rpartition("\t")[0].rpartition("\t")[0] for line in text.splitlines()[:5]),
+])  # fmt: skip
+def test_a_matrix_that_is_not_whole_says_nothing(change):
+    text = change((DATA / "nvidia-topo-440.64-titanv-8cards.txt").read_text())
+    assert near.rows(near.parse(text), range(8)) == {}
+
+
+def test_a_matrix_with_underlined_titles_is_read():
+    text = (DATA / "nvidia-topo-440.64-titanv-8cards.txt").read_text()
+    first, rest = text.split("\n", 1)
+    assert near.parse("\x1b[4m" + first + "\x1b[0m\n" + rest) == near.parse(text) != {}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.agent import cards
-from jobrunner.agent.accelerators import KINDS, gpu, musa, npu_text
+from jobrunner.agent.accelerators import KINDS, gpu, musa, near, npu_text
 from jobrunner.agent.accelerators.ask import Answer
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "accelerators"
@@ -68,6 +68,10 @@ READERS = {
     "proc-mem": lambda said, name: {"processes": process_rows(npu_text.parse_proc_mem(text(name)))},
     "health": lambda said, name: {"health": list(npu_text.parse_health(text(name)))},
     "musa-details": read_musa_details,
+    "near": lambda said, name: {
+        "cards": sorted(found := near.parse(text(name))),
+        "first": near.rows(found, said["cards"])[0],
+    },
     "csv": lambda said, name: {"rows": gpu.parse_csv(text(name), ("pid",), "process_name")},
 }
 

@@ -155,7 +155,7 @@ class Kind:
     def choose(self, free, count, all_cards):
         """`(indexes, None)`: the best set of `count` free cards, or `(None, reason)` if no allowed set is free now.
 
-        free: indexes. all_cards: the cards of the host (dicts with `index`, `model`, `board`), free or not."""
+        free: indexes. all_cards: the cards of the host (dicts with `index`, `model`, `board`, `near`), free or not."""
         from .links import choose
 
         return choose(self.links, free, count, all_cards)
@@ -174,11 +174,13 @@ def bare_model(model):
 
 
 def new_card(index):
-    """A card of which nothing is known yet but its index. `doubts`: sentences; any one keeps it from being free."""
+    """A card of which nothing is known yet but its index. `doubts`: sentences; any one keeps it from being free.
+
+    `board`: the number of the board or die that it shares; `near`: how near it is to card 0, 1, … (see `near.rows`)."""
     return {
         "index": index, "model": None, "health": "unknown", "health_text": None, "memory_used_mb": None,
         "memory_total_mb": None, "utilization": None, "temperature_c": None, "power_w": None, "bus_id": None,
-        "board": None, "free": False, "why_busy": None, "lease": None, "processes": [], "doubts": [],
+        "board": None, "near": None, "free": False, "why_busy": None, "lease": None, "processes": [], "doubts": [],
     }  # fmt: skip
 
 

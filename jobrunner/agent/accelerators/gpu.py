@@ -1,8 +1,13 @@
-"""NVIDIA GPU: `nvidia-smi --query-gpu` and `--query-compute-apps`, as CSV whose header says what each column is."""
+"""NVIDIA GPU: `nvidia-smi --query-gpu` and `--query-compute-apps`, as CSV whose header says what each column is; and
+`nvidia-smi topo -m` for which cards are near each other.
+
+The number that CUDA_VISIBLE_DEVICES takes is nvidia-smi's `index` if CUDA counts by the bus as well
+(CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA C programming guide, environment variables).
+"""
 
 import re
 
-from . import tables
+from . import near, tables
 from .base import Command, Container, Kind, Reading, Toolkit, doubt, new_card, new_process
 
 _GPUS = "index,uuid,pci.bus_id,driver_version,memory.total,memory.used,utilization.gpu,temperature.gpu,name,power.draw"
@@ -63,6 +68,9 @@ def parse(answers):
         reading.driver = reading.version = row.get("driver_version") or reading.driver
         uuids.setdefault(row.get("uuid"), []).append(card)
     _attach(reading, uuids, answers.get("apps", ""))
+    rows = near.rows(near.parse(answers.get("topo", "")), [card["index"] for card in reading.cards])
+    for card in reading.cards:
+        card["near"] = rows.get(card["index"])
     reading.cards.sort(key=lambda card: card["index"])
     return reading
 
@@ -106,6 +114,12 @@ def _attach(reading, uuids, text):
             cards[0]["processes"].append(new_process(pid, row.get("process_name"), memory))
 
 
+def more(answers):
+    """Which cards are near each other matters from three on."""
+    found = [row for row in parse_csv(answers.get("gpus", ""), ("index",)) or () if row]
+    return [Command("topo", ["topo", "-m"])] if len(found) > 2 else []
+
+
 KIND = Kind(
     name="gpu",
     title="NVIDIA GPU",
@@ -116,6 +130,7 @@ KIND = Kind(
         Command("gpus", ["--query-gpu=" + _GPUS, "--format=csv"], needed=True),
         Command("apps", ["--query-compute-apps=" + _APPS, "--format=csv"]),
     ],
+    more=more,
     parse=parse,
     places=("/usr/bin", "/usr/local/bin", "/usr/lib/wsl/lib", "/usr/local/nvidia/bin"),
     library_path=("/usr/lib/wsl/lib", "/usr/local/nvidia/lib64"),

@@ -5,6 +5,7 @@ the same `value // size`, where value is the card's board number or its index.
 """
 
 from .base import bare_model
+from .near import best as nearest
 
 
 class Links:
@@ -104,7 +105,8 @@ def _of_one_model(rule, free, count, known, model):
     if count > len(free):
         return None, "{} of model {} asked for and {} free".format(_are(count), model or "unknown", _are(len(free), ""))
     if not rule.levels:
-        return free[:count], None
+        rows = {index: known[index].get("near") for index in free}
+        return nearest(free, count, rows) if all(rows.values()) and count < len(free) else free[:count], None
     if rule.strict:
         size = rule.levels[0][1]
         groups = _groups(rule.levels[0], free, known)
