@@ -204,6 +204,11 @@ class Ledger:
         with self._store.read() as connection:
             return reading.live_by_host(connection)
 
+    def waits(self) -> dict[str, builtins.list[str]]:
+        """The live jobs that wait for others (`after`), with the ids of those."""
+        with self._store.read() as connection:
+            return reading.waits(connection)
+
     def events(self, id_: str) -> builtins.list[Event]:
         """A job's timeline."""
         with self._store.read() as connection:

@@ -34,9 +34,14 @@ class Move:
     submitter: Json = field(default_factory=dict)
 
 
+_PLANNED = (
+    "run.after", "run.card_ids", "run.cards", "run.device", "sweep.parallel", "retry_of", "spec.hosts", "spec.tags",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """A live job as plans of moves need it."""
+    """A live job as plans of moves need it; of its request only what `_PLANNED` names."""
 
     id: str
     host: str
@@ -119,10 +124,16 @@ class Moves:
             sql = "SELECT 1 FROM jobs WHERE final = 0 AND state = 'QUEUED' AND sweep IS NOT NULL LIMIT 1"
             return connection.execute(sql).fetchone() is not None
 
+    def queued(self) -> set[str]:
+        """The ids of what waits in some host's queue."""
+        with self._store.read() as connection:
+            return {row[0] for row in connection.execute("SELECT id FROM jobs WHERE final = 0 AND state = 'QUEUED'")}
+
     def candidates(self) -> list[Candidate]:
         """What is queued, and the live trials, in the order in which they start on their hosts."""
         sql = (
-            "SELECT id, host, state, sweep, cancel_requested_at, hold, not_before, attempt, code_digest, request"
+            "SELECT id, host, state, sweep, cancel_requested_at, hold, not_before, attempt, code_digest,"
+            f" json_extract(request, {', '.join(repr('$.' + path) for path in _PLANNED)}) AS part"
             " FROM jobs JOIN requests ON job = id WHERE final = 0 AND host IS NOT NULL"
             " AND (state = 'QUEUED' OR sweep IS NOT NULL)"
             " ORDER BY priority DESC, submitted_at, seq"
@@ -132,10 +143,22 @@ class Moves:
         return [
             Candidate(
                 row["id"], row["host"], row["state"], row["sweep"], row["cancel_requested_at"] is not None,
-                bool(row["hold"]), row["not_before"], row["attempt"], row["code_digest"], load(row["request"], {}),
+                bool(row["hold"]), row["not_before"], row["attempt"], row["code_digest"], _part(load(row["part"], [])),
             )
             for row in rows
         ]  # fmt: skip
+
+
+def _part(values: Sequence[Any]) -> dict[str, Any]:
+    """The part of a request that `_PLANNED` names, in its shape."""
+    request: dict[str, Any] = {}
+    for path, value in zip(_PLANNED, values, strict=False):
+        outer, _, inner = path.partition(".")
+        if not inner:
+            request[outer] = value
+        else:
+            request.setdefault(outer, {})[inner] = value
+    return request
 
 
 def _text(move: Move) -> str:

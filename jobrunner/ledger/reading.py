@@ -117,6 +117,20 @@ def live_by_host(connection: sqlite3.Connection) -> dict[str, list[LiveJob]]:
     return found
 
 
+def waits(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """The live jobs whose request has `after`, with the ids that it names."""
+    sql = (
+        "SELECT id, json_extract(request, '$.run.after') FROM jobs JOIN requests ON job = id"
+        ' WHERE final = 0 AND request NOT LIKE \'%"after":[],"retry":%\''
+    )
+    found: dict[str, list[str]] = {}
+    for id_, text in connection.execute(sql):
+        jobs = [item.get("job") for item in load(text, []) or [] if isinstance(item, dict)]
+        if jobs:
+            found[id_] = [str(job) for job in jobs]
+    return found
+
+
 def staged(connection: sqlite3.Connection, spec_digest: str | None, code_digest: str | None) -> list[StagedJob]:
     """STAGING jobs whose host was never seen to have them, oldest first; of one spec and code, or (None) of any."""
     columns = ", ".join(f"jobs.{column.strip()}" for column in ROW_COLUMNS.split(","))

@@ -6,7 +6,7 @@ A waiting job's own host settles whatever it can see itself; what it is told sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, NotFoundError
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def awaited(session: Session, ids: Iterable[str]) -> set[str]:
     """The live jobs on other hosts that these wait for, directly or through others."""
     found: set[str] = set()
-    ahead = list(ids)
+    waits = session.ledger.waits()
+    ahead = list(ids) if waits else []
     while ahead:
-        for row in _elsewhere(session, ahead.pop()):
+        for row in _elsewhere(session, ahead.pop(), waits):
             if not row.state.final and row.id not in found:
                 found.add(row.id)
                 ahead.append(row.id)
@@ -33,12 +34,13 @@ def awaited(session: Session, ids: Iterable[str]) -> set[str]:
 
 def tell(session: Session, found: Reconciled) -> None:
     """Tell the hosts that answered how the jobs elsewhere ended that their queued jobs wait for; each end once."""
-    live = session.ledger.live_by_host()
+    waits = session.ledger.waits()
+    live = session.ledger.live_by_host() if waits else {}
     for alias in found.answers.keys() - found.errors.keys():
         for job in live.get(alias, ()):
             if job.state is not JobState.QUEUED:
                 continue
-            ended = {row.id: row.state.value for row in _elsewhere(session, job.id) if row.state.final}
+            ended = {row.id: row.state.value for row in _elsewhere(session, job.id, waits) if row.state.final}
             if ended:
                 _tell(session, found, alias, job.id, ended)
 
@@ -58,17 +60,17 @@ def _tell(session: Session, found: Reconciled, alias: str, id_: str, ended: dict
     session.ledger.set_meta(key, said)
 
 
-def _elsewhere(session: Session, id_: str) -> list[JobRow]:
-    """The jobs that a job waits for and that are on another host than itself, as far as the ledger knows them."""
-    detail = session.ledger.detail(id_)
-    if detail.row.state.final:
+def _elsewhere(session: Session, id_: str, waits: Mapping[str, Sequence[str]]) -> list[JobRow]:
+    """The jobs that a live job waits for and that are on another host than itself, as far as the ledger knows them."""
+    if id_ not in waits:
         return []
+    own = session.ledger.get(id_)
     rows = []
-    for item in detail.request.get("run", {}).get("after") or ():
+    for job in waits[id_]:
         try:
-            row = session.ledger.get(str(item.get("job")))
+            row = session.ledger.get(job)
         except NotFoundError:
             continue
-        if row.host is not None and row.host != detail.row.host:
+        if row.host is not None and row.host != own.host:
             rows.append(row)
     return rows

@@ -27,7 +27,7 @@ def planned(session: Session, found: Reconciled) -> list[Step]:
     if not movable or len(aliases) < 2:
         return []
     hosts = _hosts(session, found, [alias for alias in aliases if _wanted(session, alias, movable)])
-    fresh = {job.id for job in session.ledger.moves.candidates() if job.state == "QUEUED"}
+    fresh = session.ledger.moves.queued()
     return plan([job for job in waiting if job.id in fresh], hosts, _loads(session, jobs))
 
 
