@@ -177,3 +177,11 @@ def test_a_submit_with_a_choice_of_hosts_is_gone_on_with(
         client.run("wait", row["id"])
         assert [job["id"] for job in client.json("ls", "--all")["jobs"]] == [row["id"]]
     assert runs(out) == [row["id"]]
+
+
+def test_a_host_that_is_off_gets_nothing(client: QuickClient, labs: tuple[Lab, Lab], tmp_path: Path) -> None:
+    """Of two hosts one is switched off: the job goes to the other."""
+    labs[0].sshd.stop()
+    client.run("submit", str(client.spec(SPEC % (tmp_path / "out"), "away", t__py="")))
+    [row] = client.json("ls", "--all")["jobs"]
+    assert row["host"] == "two"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 
 if TYPE_CHECKING:
@@ -14,12 +13,13 @@ if TYPE_CHECKING:
 SLACK_S = 20.0  # a busy machine is late; a clock that is believed is wrong by more, or waits for ever
 
 
-def check_times(story: Story, host: BreakableHost, laptop: Laptop, id_: str) -> None:
-    """No attempt ends before it began, lengths are the steady clock's, no back-off is cut short, events are in order."""
+def check_times(story: Story, host: BreakableHost, id_: str, shown: dict[str, Any]) -> None:
+    """No attempt ends before it began, lengths are the steady clock's, no back-off is cut short, events are in order.
+
+    `shown` is what `show` says of the job.
+    """
     began = {int(words[1]): float(words[3]) for words in host.truth(id_) if words[0] == "start"}
     ended = {int(words[1]): float(words[3]) for words in host.truth(id_) if words[0] == "end"}
-    _, document = laptop.ask("show", id_)
-    shown = document["data"]["job"]
     for attempt in shown["attempts"]:
         started_at, ended_at = attempt["started_at"], attempt["ended_at"]
         assert not started_at or not ended_at or started_at <= ended_at, f"{id_} ends before it begins: {attempt}"

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Command:
     kill: Callable[[int], None]
     pid: int = 0
     code: int | None = None
+    rss_kb: int = 0  # the most memory that it held
     broken: str = ""  # why nobody knows how it ended
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -65,7 +66,7 @@ class Forge:
         self.death = ""
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("zygote.py"))],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**_plain(os.environ), "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._words, start_new_session=True,  # what is sent to the group of the tests is not for it
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -90,6 +91,7 @@ class Forge:
         else:
             command = self._commands.pop(message["key"])
             command.code, command.broken = message.get("code"), message.get("error", "")
+            command.rss_kb = message.get("rss_kb", 0)
             command.ended.set()
             if command.broken:
                 self._begun[message["key"]].set()
@@ -153,12 +155,17 @@ class Forge:
         self._words.close()
 
 
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without what makes a process look like a host's or a job's: those are found by it, and killed."""
+    return {name: value for name, value in environ.items() if not name.startswith("JOBRUNNER_")}
+
+
 _forge: list[Forge] = []
 _making = threading.Lock()
 
 
 def forge() -> Forge:
-    """The one of this process, made at first use."""
+    """The one of this process, made at first use and kept: loading everything again costs a second."""
     with _making:
         if _forge and _forge[0].death:  # it has said why; what comes later need not suffer from that
             _forge.pop().close()

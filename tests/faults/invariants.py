@@ -25,10 +25,10 @@ def check(story: Story, host: BreakableHost, laptop: Laptop) -> None:
     for id_ in story.rows:
         starts_once(story, host, id_)
         verdict(story, host, id_)
-        same_everywhere(host, laptop, id_, story.rows[id_])
+        shown = same_everywhere(story, laptop, id_)
         logs(host, laptop, id_)
         nothing_left(host, id_)
-        check_times(story, host, laptop, id_)
+        check_times(story, host, id_, shown)
     assert host.living_strangers() == host.expected, "a stranger that had a job's pid was signalled"
     followed(story, host)
     pulled(story, host)
@@ -119,15 +119,18 @@ def _exactly(story: Story, host: BreakableHost, row: dict[str, Any], shown: str)
         assert (row["state"], found) == ("FAILED", end), shown
 
 
-def same_everywhere(host: BreakableHost, laptop: Laptop, id_: str, row: dict[str, Any]) -> None:
-    """Final is final: what the host's files and a later look say is the verdict that was told first."""
+def same_everywhere(story: Story, laptop: Laptop, id_: str) -> dict[str, Any]:
+    """Final is final: what the host's files and a later look say is the verdict that was told first. What `show` says."""
+    row = story.rows[id_]
     _, document = laptop.ask("show", id_)
-    later = document["data"]["job"]
-    for words in (("ls", "--all", "--offline"), ("show", id_), ("explain", id_)):
-        assert row["state"] in laptop.run(*words).stdout, words
+    later: dict[str, Any] = document["data"]["job"]
+    tellers = (("ls", "--all", "--offline"), ("show", id_), ("explain", id_))
+    words = tellers[story.scenario.seed % len(tellers)]  # a process each: over the seeds all have their turn
+    assert row["state"] in laptop.run(*words).stdout, words
     for key in ("state", "reason", "exit_code", "signal", "attempt", "cards", "ended_at"):
         assert later[key] == row[key], (key, later, row)
     assert later["state"] != "LOST" or later.get("evidence") or later["events"], later
+    return later
 
 
 def logs(host: BreakableHost, laptop: Laptop, id_: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.commands import Laptop, end_forge
+from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.faults.play import through_relay
 from tests.support.relay import Relay
@@ -77,4 +77,3 @@ def test_three_minutes_change_nothing_but_when_it_was_seen(tmp_path: Path) -> No
         assert follower.out.read_bytes() == host.log_of(id_, 1) and host.log_of(id_, 1).count(b"\n") == 1050
         print(f"{looks} looks in {LOSS_S:.0f} s of silence; the follower went on {again:.1f} s after its end")
         relay.close()
-    end_forge()

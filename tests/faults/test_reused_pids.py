@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import Laptop, end_forge
+from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.support.waiting import eventually
 
@@ -19,7 +19,6 @@ SLEEP = "device: cpu\ngrace: 1s\ncode: null\ncommand: sleep 600\n"
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableHost]:
     with BreakableHost(tmp_path_factory.mktemp("reused") / "host", own_clock=True) as made:
         yield made
-    end_forge()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import Laptop, end_forge
+from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.support.waiting import eventually
 
@@ -36,7 +36,6 @@ command: |
 def host(tmp_path: Path) -> Iterator[BreakableHost]:
     with BreakableHost(tmp_path / "host") as host:
         yield host
-    end_forge()
 
 
 class Watcher:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import Laptop, end_forge
+from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.support.hosts import private_etc
 from tests.support.lab import Lab
@@ -44,7 +44,6 @@ command: |
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableHost]:
     with BreakableHost(tmp_path_factory.mktemp("names"), env={"LC_ALL": "C", "LANG": "C"}) as host:
         yield host
-    end_forge()
 
 
 def test_names_under_the_c_locale(host: BreakableHost, tmp_path: Path) -> None:
@@ -110,4 +109,3 @@ def test_a_cycle_under_every_login_shell(tmp_path: Path, shell: str, launcher: s
         assert [item["name"] for item in listed] == ["a.bin"]
         assert laptop.json("cancel", id_)["jobs"][0]["state"] == "CANCELLED"
         assert not lab.carriers(id_)
-    end_forge()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import Laptop, end_forge
+from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.faults.play import through_relay
 from tests.support.relay import Relay
@@ -25,7 +25,6 @@ QUICK = "device: cpu\ncommand: echo run >> ~/ran-$JOBRUNNER_JOB_ID\n"
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableHost]:
     with BreakableHost(tmp_path_factory.mktemp("together")) as host:
         yield host
-    end_forge()
 
 
 @pytest.fixture

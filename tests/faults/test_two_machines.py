@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import Laptop, end_forge
+from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.support.waiting import eventually
 
@@ -26,7 +26,6 @@ def pair(tmp_path: Path) -> Iterator[tuple[BreakableHost, BreakableHost, Laptop]
         beta.scope, beta.root = alpha.scope, alpha.root
         with beta:
             yield alpha, beta, Laptop(tmp_path / "laptop", alpha, beta)
-    end_forge()
 
 
 def job_on(laptop: Laptop, host: str) -> str:

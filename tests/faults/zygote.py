@@ -2,8 +2,8 @@
 """A process that has imported jobrunner already and forks for each command: real processes without the start-up time.
 
 Reads lines of JSON on standard input: `{"key", "argv", "env", "cwd", "out", "err"}` starts a command, `{"key", "signal"}`
-signals one. Answers with lines `{"key", "pid"}` or `{"key", "error"}` and, when it has ended, `{"key", "code"}` (a signal
-is negative, as in subprocess). Only this process knows for sure whether a pid is still the command's, so it alone signals.
+signals one. Answers with lines `{"key", "pid"}` or `{"key", "error"}` and, when it has ended, `{"key", "code", "rss_kb"}` (a
+signal is negative, as in subprocess). Only this process knows for sure whether a pid is still the command's, so it alone signals.
 """
 
 from __future__ import annotations
@@ -133,13 +133,14 @@ class Zygote:
             pass
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, spent = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if not pid:
                 return
             if pid in self.running:
-                self.say(key=self.running.pop(pid), code=os.waitstatus_to_exitcode(status))
+                code = os.waitstatus_to_exitcode(status)
+                self.say(key=self.running.pop(pid), code=code, rss_kb=spent.ru_maxrss)
 
     def serve(self, line: bytes) -> None:
         """Do what one line asks for."""
