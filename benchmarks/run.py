@@ -1,6 +1,6 @@
 """Timings as ratios to what one would do by hand: on loopback, both in the same run, turn by turn.
 
-    python benchmarks/run.py [--rounds N] [--only submit|startup|memory|handover|queue]
+    python benchmarks/run.py [--rounds N] [--only submit|startup|memory|handover|queue|tick]
 
 See README.md in this folder. Cards are simulated.
 """
@@ -167,8 +167,33 @@ def queue(lab: Lab, client: Client, rounds: int) -> None:
         tell(f"{name}: 10 / 10,000 waiting jobs", f"{few:.2f} ms / {many:.2f} ms of CPU", "")
 
 
+def ticks(lab: Lab, client: Client, rounds: int) -> None:
+    """A tick with nothing to do: 100 schedules in all kinds of zones, of which none is due; as a fresh process."""
+    own = Client(client.folder / "ticks", lab)
+    own.env.pop("PYTHONDONTWRITEBYTECODE", None)
+    zones = ("Asia/Shanghai", "Europe/Berlin", "America/New_York", "UTC", "Australia/Lord_Howe")
+    specs = []
+    for number in range(100):
+        cron = f"{number % 60} {3 + number % 20} 1 1 *"  # on New Year's Day
+        schedule = f"schedule: {{cron: '{cron}', timezone: {zones[number % 5]}}}\n"
+        specs.append(str(own.spec(f"device: cpu\ncode: null\ncommand: 'true'\n{schedule}", f"s{number}")))
+    own.run("schedule", "add", *specs)
+    argv = [sys.executable, "-m", "jobrunner", "tick"]
+    taken = [timed(argv, own.env, own.folder) for _ in range(rounds + 1)][1:]
+    wall, cpu = sorted(item.wall for item in taken), min(item.cpu for item in taken)
+    value = f"{wall[rounds // 2]:.3f} s (least {wall[0]:.3f} s, least CPU {cpu:.3f} s)"
+    tell("`tick`, 100 schedules, nothing due", value, "0.5 s")
+
+
 def main() -> None:
-    parts = {"submit": submits, "startup": startup, "memory": memory, "handover": handover, "queue": queue}
+    parts = {
+        "submit": submits,
+        "startup": startup,
+        "memory": memory,
+        "handover": handover,
+        "queue": queue,
+        "tick": ticks,
+    }
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", choices=sorted(parts))

@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from typing import NoReturn
 
 from jobrunner.core.durations import Duration
-from jobrunner.core.words import found, nearest, refuse
 
 UTC = timezone.utc
 MAX_JITTER_S = 300
@@ -56,6 +56,25 @@ _FIELDS = (
 )
 
 
+def _found(value: str) -> str:
+    """A text in a message; the words' library is slow to load, and a tick that finds no fault does without."""
+    from jobrunner.core.words import found
+
+    return found(value)
+
+
+def _nearest(word: str, choices: Iterable[str]) -> str:
+    from jobrunner.core.words import nearest
+
+    return nearest(word, choices)
+
+
+def _refuse(message: str, suggestion: str = "") -> NoReturn:
+    from jobrunner.core.words import refuse
+
+    refuse(message, suggestion)
+
+
 class CronError(ValueError):
     """A text that is no cron line, in one sentence; `suggestion` is what may have been meant."""
 
@@ -83,11 +102,11 @@ def parse_cron(text: str) -> Cron:
     if text.strip().startswith("@"):
         line = WORDS.get(text.strip().lower())
         if line is None:
-            raise CronError(f"{found(text)} is none of {', '.join(WORDS)}", nearest(text, WORDS))
+            raise CronError(f"{_found(text)} is none of {', '.join(WORDS)}", _nearest(text, WORDS))
         words = line.split()
     if len(words) != len(_FIELDS):
         raise CronError(
-            f"{found(text)} has {len(words)} field{'' if len(words) == 1 else 's'}; "
+            f"{_found(text)} has {len(words)} field{'' if len(words) == 1 else 's'}; "
             "a cron line has five: minute, hour, day of the month, month, weekday"
         )
     fields = [_read(field, word) for field, word in zip(_FIELDS, words, strict=True)]
@@ -97,7 +116,7 @@ def parse_cron(text: str) -> Cron:
     except ValueError:
         never = True
     if never:
-        raise CronError(f"{found(text)} never comes true: no such day of the month is in these months")
+        raise CronError(f"{_found(text)} never comes true: no such day of the month is in these months")
     return cron
 
 
@@ -143,7 +162,7 @@ def _number(field: _Field, word: str, *, after: bool = False) -> int:
             raise CronError(f"{word} cannot be the {field.name}: {field.low} to {field.high}")
         return number
     if word not in field.names:
-        raise CronError(f"{word!r} cannot be the {field.name}", nearest(word, field.names) if field.names else "")
+        raise CronError(f"{word!r} cannot be the {field.name}", _nearest(word, field.names) if field.names else "")
     return 7 if after and word == "SUN" else field.names.index(word) + field.first
 
 
@@ -152,7 +171,7 @@ def check_cron(value: str) -> str:
     try:
         parse_cron(value)
     except CronError as error:
-        refuse(str(error), error.suggestion)
+        _refuse(str(error), error.suggestion)
     return value
 
 
@@ -161,15 +180,15 @@ def check_timezone(value: str) -> str:
     if zone_or_none(value) is None:
         from zoneinfo import available_timezones
 
-        near = nearest(value, available_timezones())
-        refuse(f"{found(value)} is no time zone; write a name such as Asia/Shanghai, Europe/Berlin or UTC", near)
+        near = _nearest(value, available_timezones())
+        _refuse(f"{_found(value)} is no time zone; write a name such as Asia/Shanghai, Europe/Berlin or UTC", near)
     return value
 
 
 def check_jitter(value: Duration) -> Duration:
     """The check of a spec's `schedule.jitter`."""
     if value.seconds > MAX_JITTER_S:
-        refuse(f"found {found(str(value))}; a start is spread over 5m at most", "5m")
+        _refuse(f"found {_found(str(value))}; a start is spread over 5m at most", "5m")
     return value
 
 
