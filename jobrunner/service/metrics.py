@@ -155,12 +155,32 @@ def _stamp(seconds: float) -> str | None:
 
 
 def objective_of(session: Session, sweep: SweepRow, jobs: Sequence[str]) -> dict[str, Sample]:
-    """The sample that counts for each of these jobs: the last value of the objective, or with `best` its best one."""
+    """The sample that counts for each of these jobs: the last value of the objective, or with `best` its best one.
+
+    What a trial told before it was paused counts for the job that goes on with it.
+    """
     name, direction, *best = (sweep.objective or "").split() or ("", "min")
     if not name:
         return {}
     ledger = session.ledger.metrics
-    return ledger.best(jobs, name, _direction(direction)) if best else ledger.last(jobs, name)
+
+    def told(ids: Sequence[str]) -> dict[str, Sample]:
+        return ledger.best(ids, name, _direction(direction)) if best else ledger.last(ids, name)
+
+    if not (((sweep.spec.get("sweep") or {}).get("early_stop")) or {}).get("pause"):
+        return told(jobs)
+    from jobrunner.service.sweeps.resuming import chain
+
+    requests = session.ledger.sweeps.requests(sweep.id)
+    stories = {job: chain(job, requests) for job in jobs}
+    known = told(list({id_ for story in stories.values() for id_ in story}))
+    sign = -1.0 if direction == "max" else 1.0
+    found = {}
+    for job, story in stories.items():
+        samples = [known[id_] for id_ in reversed(story) if id_ in known]
+        if samples:
+            found[job] = min(samples, key=lambda sample: sign * sample.value) if best else samples[0]
+    return found
 
 
 def _direction(word: str) -> Direction:

@@ -91,7 +91,7 @@ def test_asha_stops_bad_trials_and_says_why(laptop: Laptop) -> None:
     [(verdict, why)] = laptop.why(trials["2"]["job"])
     assert (verdict, why) == ("stop", "asha, epoch 1: loss 3 is not among the best 1 of 3 (2)")
     shown = laptop.json("show", trials["2"]["job"])["job"]
-    assert f"early stopping ({why})" in shown["evidence"]  # the host tells it as well
+    assert f"early stopping (stop, rung 0; {why})" in shown["evidence"]  # the host tells it as well
     assert {item[0] for item in laptop.why(trials["1"]["job"])} == {"go_on"}
     assert laptop.shown(sweep)["sweep"]["stopped_early"] == 2
 
@@ -135,15 +135,32 @@ def test_the_median_rule_stops_what_is_worse_than_the_completed(laptop: Laptop) 
     assert verdict == "stop" and why.startswith("median, epoch 1: its best loss 10 is worse than ")
 
 
+def test_another_laptop_adopts_what_was_decided(laptop: Laptop, lab: Lab, tmp_path: Path) -> None:
+    sweep = laptop.start_sweep(
+        "parameters: {lr: [1, 2, 3]}, parallel: 1, early_stop: {method: asha, step: epoch, max: 3, pause: true}"
+    )
+    trials = laptop.trials(sweep)
+    laptop.visit_until(lambda: laptop.trials(sweep)["2"]["state"] == "CANCELLED", "the second pause")
+    other = Laptop(tmp_path / "other", lab)
+    other.run("adopt")
+    assert {lr: (trial["status"], trial["rung"]) for lr, trial in other.trials(sweep).items()} == {
+        "1": ("paused", 0), "2": ("paused", 0), "3": (None, None),
+    }  # fmt: skip
+    other.to_the_end(sweep)
+    best = other.trials(sweep)["1"]
+    assert best["state"] == "COMPLETED" and best["job"] != trials["1"]["job"]
+    assert b"goes on from e1.pt" in other.log(best["job"])
+
+
 def test_visits_that_die_anywhere_lose_no_decision(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty visits die at random edges of what they write. Each epoch of each trial runs at most once, and the best
+    """Twenty visits die at random edges of what they write. Each epoch of each trial runs at most once, and the best
     trial has all of them."""
     sweep = laptop.start_sweep(
         "parameters: {lr: [3, 1, 2, 4]}, early_stop: {method: asha, step: epoch, max: 4, reduction: 2, pause: true}"
     )
     chance = random.Random(7)
-    for _ in range(30):
-        with dying(monkeypatch, chance.randint(1, 16)):
+    for _ in range(20):
+        with dying(monkeypatch, chance.randint(3, 40)):
             laptop.visit()
     laptop.go("1", "2", "3", "4")  # whoever was let go on without a pause
     laptop.to_the_end(sweep)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,23 @@ class Sweeper(QuickClient):
         """The trials by the text of one parameter."""
         return {trial["parameters"][parameter]: trial for trial in self.shown(sweep)["trials"]}
 
-    def visit_until(self, done: Callable[[], Any], what: str, seconds: float = 60.0) -> list[str]:
-        """Visit until something holds; everything that the visits told."""
+    def visit_until(self, done: Callable[[], Any], what: str, seconds: float = 60.0, at_once: int = 1) -> list[str]:
+        """Visit until something holds, with so many visits at the same time; everything that they told."""
         told: list[str] = []
 
         def there() -> Any:
-            told.extend(self.visit())
+            with ThreadPoolExecutor(at_once) as pool:
+                for texts in pool.map(lambda _: self.visit(), range(at_once)):
+                    told.extend(texts)
             return done()
 
         eventually(there, seconds, what)
         return told
 
-    def to_the_end(self, sweep: str) -> list[str]:
+    def to_the_end(self, sweep: str, at_once: int = 1) -> list[str]:
         """Visit until the sweep is done."""
-        return self.visit_until(lambda: self.shown(sweep)["sweep"]["state"] == "done", f"the end of sweep {sweep}")
+        over = f"the end of sweep {sweep}"
+        return self.visit_until(lambda: self.shown(sweep)["sweep"]["state"] == "done", over, at_once=at_once)
 
 
 class Death(BaseException):

@@ -33,6 +33,10 @@ def adopt_sweeps(session: Session, records: Iterable[Json | None]) -> list[str]:
             session.ledger.sweeps.add(_row(id_, items))
             added.append(id_)
         _take_trials(session, id_, items)
+        if ((items[-1]["request"].get("spec") or {}).get("sweep") or {}).get("early_stop"):
+            from jobrunner.service.sweeps import early
+
+            early.recall(session, id_)
         settle(session, id_)
     return added
 

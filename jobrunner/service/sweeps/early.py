@@ -7,6 +7,7 @@ it: the ledger's as `early_stop`, the host's in the cancel's `by`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,7 +33,7 @@ from jobrunner.service.clock import now
 from jobrunner.service.reconcile import Reconciled
 from jobrunner.service.session import Session
 from jobrunner.service.sweeps.adaptive import alone
-from jobrunner.service.sweeps.resuming import go_on
+from jobrunner.service.sweeps.resuming import chain, go_on
 from jobrunner.service.sweeps.sending import unsent_row
 from jobrunner.service.sweeps.view import settle
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from jobrunner.transport.link import HostLink
 
 Samples = list[tuple[float | None, float]]
+_BY = re.compile(r"early stopping \((?P<verdict>stop|pause)(?:, rung (?P<rung>\d+))?;")
 How = Literal["unsent", "running", "ending", "paused", "broken", "completed", "over"]
 
 
@@ -106,16 +108,6 @@ def read(session: Session, sweep: SweepRow, metric: str) -> list[Entry]:
     return found
 
 
-def chain(job: str | None, told: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The jobs of a trial that went on one from the other, the first one first. Pure."""
-    story: list[str] = []
-    while job is not None and job not in story:
-        story.insert(0, job)
-        before = (told.get(job) or {}).get("goes_on")
-        job = before if isinstance(before, str) else None
-    return story
-
-
 def how_is(trial: Trial, row: JobRow | None, source: str | None) -> How:
     """How a trial is. It was told to stop if its note names the very job that runs it now. Pure."""
     if row is None:
@@ -169,7 +161,7 @@ def _judge(session: Session, sweep: SweepRow) -> list[str]:
             continue
         _note(session, sweep, entry, decision, why)
         if decision.verdict in ("stop", "pause"):
-            stopping[entry.trial.job or ""] = f"early stopping ({'paused; ' * (decision.verdict == 'pause')}{why})"
+            stopping[entry.trial.job or ""] = by(decision, why)
             word = "pauses" if decision.verdict == "pause" else "is stopped"
             told.append(f"{_name(sweep, entry)} {word}: {why}")
     _tell(session, entries, stopping)
@@ -177,6 +169,41 @@ def _judge(session: Session, sweep: SweepRow) -> list[str]:
     if rule.pause and not told and not stopping:
         told += _at_the_end(session, sweep, entries, rule, metric, step)
     return told
+
+
+def by(decision: Decision, why: str) -> str:
+    """Whose wish a cancel is, for the host's files; `recall` reads it. Pure."""
+    rung = "" if decision.rung is None else f", rung {decision.rung}"
+    return f"early stopping ({decision.verdict}{rung}; {why})"
+
+
+def recall(session: Session, sweep_id: str) -> None:
+    """After `adopt`: what had been decided about trials, from what their hosts were told."""
+    sweep = session.ledger.sweeps.get(sweep_id)
+    if not (sweep.spec.get("sweep") or {}).get("early_stop"):
+        return
+    told = session.ledger.sweeps.requests(sweep_id)
+    for trial in session.ledger.sweeps.trials(sweep_id):
+        story = chain(trial.job, told)
+        if trial.status is not None or not story:
+            continue
+        for job in reversed(story):
+            said = [recalled(str(item.data.get("by"))) for item in session.ledger.events(job) if item.kind == "cancel"]
+            status, rung = next((found for found in said if found[0]), (None, None))
+            if status is not None:
+                status = status if job == story[-1] else "promoted"
+                changes = {"status": status, "rung": rung, "note": {"ended": job}}
+                session.ledger.sweeps.change_trial(sweep_id, trial.point, now(), **changes)
+                break
+
+
+def recalled(text: str) -> tuple[str | None, int | None]:
+    """`stopped` or `paused`, and the rung, from what `by` gave; None for any other text. Pure."""
+    match = _BY.match(text)
+    if match is None:
+        return None, None
+    rung = match["rung"]
+    return "paused" if match["verdict"] == "pause" else "stopped", None if rung is None else int(rung)
 
 
 def _asked(entry: Entry) -> bool:
@@ -268,4 +295,4 @@ def _at_the_end(
         return _promote(session, sweep, entry, chosen, sentence(chosen, rule.method, metric, step))
     at = now()
     session.ledger.sweeps.change(sweep.id, at, state="done", ended_at=at)
-    return [f"{sweep.name} ({sweep.id}) is done: what is paused does not go on"]
+    return [f"{sweep.name} ({sweep.id}) is done; its paused trials do not go on"]

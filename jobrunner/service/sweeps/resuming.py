@@ -62,6 +62,16 @@ def go_on(
     return row.id
 
 
+def chain(job: str | None, told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The jobs of a trial that went on one from the other, the first one first. Pure."""
+    story: list[str] = []
+    while job is not None and job not in story:
+        story.insert(0, job)
+        before = (told.get(job) or {}).get("goes_on")
+        job = before if isinstance(before, str) else None
+    return story
+
+
 def _renewed(
     session: Session, sweep: SweepRow, source: JobRow, rung: int | None
 ) -> tuple[dict[str, Any], JobRow, str | None]:
