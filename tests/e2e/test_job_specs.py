@@ -61,7 +61,7 @@ def test_every_spec_has_a_plan(npu: demo.DemoHost, mlu: demo.DemoHost) -> None:
         (plan,) = jobrunner(host, "submit", str(path), "--dry-run")["plans"]
         assert plan["host"] == "demo"
         planned.add(path.stem)
-    assert planned == {"digits", "resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
+    assert planned == {"digits", "digits_sweep", "resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
     assert jobrunner(npu, "ls", "--all")["jobs"] == [], "a dry run sends nothing"
 
 
@@ -91,3 +91,21 @@ def test_a_retry_goes_on_from_the_checkpoint(npu: demo.DemoHost) -> None:
     assert last["state"] == "COMPLETED"
     log = jobrunner(npu, "logs", again["id"])
     assert "going on from" in json.dumps(log)
+
+
+def test_the_sweep_finds_what_suits_digits(npu: demo.DemoHost, tmp_path: Path) -> None:
+    """Its real space, fewer and shorter trials: the best one is the best by what its own output says, and comes home."""
+    short = 'args=[--lr, "{lr}", --hidden, "{hidden}", --batch, "{batch}", --epochs, "3"]'
+    spec = str(example("digits_sweep"))
+    data = jobrunner(npu, "submit", spec, "--set", short, "--set", "sweep.trials=5", "--wait")
+    assert {row["state"] for row in data["jobs"]} == {"COMPLETED"} and len(data["jobs"]) == 5
+    shown = jobrunner(npu, "sweep", "show", "digits-sweep")
+    assert shown["sweep"]["state"] == "done" and shown["sweep"]["completed"] == 5
+    losses = [item["objective"] for item in shown["trials"]]
+    assert losses == sorted(losses) and losses[0] < 0.6 * losses[-1], "the space has better and worse points"
+    best = jobrunner(npu, "sweep", "best", "digits-sweep", "--pull", "--to", str(tmp_path / "best"))["best"]
+    assert best["parameters"] == shown["trials"][0]["parameters"] and best["step"] == 3
+    assert list((tmp_path / "best").rglob("*.npz"))
+    jobrunner(npu, "pull", best["job"], "metrics.json", "--to", str(tmp_path / "out"))
+    told = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert told["val_loss"] == pytest.approx(losses[0], abs=1e-4)

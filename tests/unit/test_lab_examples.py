@@ -40,7 +40,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def test_there_are_specs() -> None:
-    assert {path.stem for path in SPECS} == {"digits", "resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
+    assert {path.stem for path in SPECS} == {"digits", "digits_sweep", "resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)

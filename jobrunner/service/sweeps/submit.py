@@ -51,7 +51,7 @@ class Prepared:
         return {
             "name": spec.name,
             "file": str(self.item.path),
-            "host": ", ".join(f"{name} ({count})" for name, count in hosts.items()),
+            "host": ", ".join(hosts),
             "device": spec.device,
             "cards": list(spec.card_ids) if spec.card_ids is not None else spec.card_count,
             "command": words if isinstance(words, str) else " ".join(map(str, words or ())),
