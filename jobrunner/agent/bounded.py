@@ -56,7 +56,6 @@ def _limit(cpu_s):
     kernel.die_with_parent(signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 2))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(5)
 
 
 def _listen(read, end):
@@ -90,29 +89,23 @@ class TooLong(Exception):
 
 
 class Watchdog:
-    """Breaks off a single `call` that takes more processor time than `seconds` to twice of it.
+    """Raises TooLong in a single step that takes more processor time than `seconds` to twice of it.
 
-    Python's regular expressions look for signals now and then while they search. For a process of its own only.
+    Each step has its own `serial`, and `busy` is set while one goes on. Python's regular expressions look for signals
+    now and then while they search. For the main thread of a process of its own only.
     """
 
     def __init__(self, seconds):
-        self._serial, self._seen, self._busy = 0, -1, False
+        self.serial, self.busy = 0, False
+        self._seen = -1
         signal.signal(signal.SIGVTALRM, self._tick)
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
 
-    def call(self, function, argument):
-        """`function(argument)`; raises TooLong."""
-        self._serial += 1
-        self._busy = True
-        try:
-            return function(argument)
-        finally:
-            self._busy = False
-
     def _tick(self, _number, _frame):
-        if self._busy and self._serial == self._seen:
+        if self.busy and self.serial == self._seen:
+            self._seen = -1
             raise TooLong()
-        self._seen = self._serial
+        self._seen = self.serial
 
     def close(self):
         """No more ticks."""

@@ -65,34 +65,48 @@ def plain_line(line):
     return _COLOR.sub("", line) if "\x1b" in line else line
 
 
-def by_text(rules, line, call, slow):
-    """`{name: value}` of the expressions that a line fits. `call(search, line)` may break one off: see `slow`."""
+def by_text(rules, line, dog, slow):
+    """`{name: value}` of the expressions that a line fits. `dog`, a `bounded.Watchdog`, breaks one off that takes long:
+    that is told to `slow(name, error)`, as is any other error of a search."""
     values = {}
-    odd = None
-    for name, pattern in rules.texts:
-        try:
-            found = _value(call(pattern.search, line))
-            if found is None:
-                odd = _stand_ins(line) if odd is None else odd
-                found = _value(call(pattern.search, odd)) if odd else None
-        except Exception as error:
-            slow(name, error)
-            continue
-        if found is not None:
-            values[name] = found
+    missed = _search(rules.texts, line, dog, slow, values)
+    if missed:
+        low = line.lower()
+        if ("nan" in low or "inf" in low) and _ODD.search(line):
+            _search(missed, _stand_ins(line), dog, slow, values)
     return values
 
 
+def _search(texts, line, dog, slow, values):
+    """Put what is found into `values`; the expressions that the line does not fit. This is done for every line."""
+    missed = []
+    dog.serial += 1
+    dog.busy = True
+    for item in texts:
+        try:
+            match = item[1].search(line)
+        except Exception as error:
+            dog.serial += 1
+            slow(item[0], error)
+            continue
+        if match is None:
+            missed.append(item)
+            continue
+        found = _value(match)
+        if found is None:
+            missed.append(item)
+        else:
+            values[item[0]] = found
+    dog.busy = False
+    return missed
+
+
 def _stand_ins(line):
-    """The line with numbers for its `nan` and `inf`; empty if it has none."""
-    if not _ODD.search(line):
-        return ""
+    """The line with numbers for its `nan` and `inf`."""
     return _ODD.sub(lambda match: match.group(1) + (_NAN if match.group(2)[0] in "nN" else _INF), line)
 
 
 def _value(match):
-    if match is None:
-        return None
     for text in match.groups():
         if text is not None:
             return number(text)
@@ -115,6 +129,8 @@ def number(value):
 
 def object_of(line):
     """The JSON object that a line is, or None."""
+    if "{" not in line:
+        return None
     text = line.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return None

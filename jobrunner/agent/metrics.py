@@ -13,6 +13,7 @@ from .layout import JOB_ID, lock_name
 
 AGAIN_S = 0.5  # between two passes that clients cause
 RUNNING_S, ENDED_S = 2.0, 8.0  # processor time of a pass
+PATIENCE_S, LOOK_S = 20.0, 4.0  # time that whoever waits for a pass has; a client has less
 TAIL = 4 * 1024 * 1024  # of a log too big to be read at the end, the last part is
 SLOW_S = 0.2
 STRIKES = 3
@@ -20,26 +21,31 @@ MAX_BOARDS, MAX_FILES = 200, 50_000
 ANSWER = 4 * 1024 * 1024
 
 
-def refresh(layout, wanted):
+def refresh(layout, wanted, patience_s=PATIENCE_S):
     """Bring the journals of jobs up to date, in one child; those that have nothing new cost a look at a few files.
 
-    `wanted` is `{id: ended}`; `ended`: its newest attempt writes nothing any more.
+    `wanted` is `{id: ended}`; `ended`: its newest attempt writes nothing any more. What cannot be read within
+    `patience_s` is left for the next time; of a log that has ended its last part is read then.
     """
     due = [(job_id, wanted[job_id]) for job_id in wanted if _due(layout, job_id, wanted[job_id])]
     if not due:
         return
     each = ENDED_S if len(due) == 1 and due[0][1] else RUNNING_S
-    cpu_s = min(20.0, each * len(due))
+    cpu_s = min(ENDED_S, each * len(due))
 
     def work(tell):
+        begin = time.monotonic()
+        if not any(ended for _, ended in due):
+            os.nice(5)
         for job_id, ended in due:
-            tell(job_id.encode("ascii"))
-            if time.process_time() > cpu_s - each / 2 and len(due) > 1:
+            spent = time.process_time() > cpu_s - each / 2 or time.monotonic() - begin > patience_s / 2
+            if spent and job_id != due[0][0]:
                 break
-            collect(layout, job_id, ended, time.process_time() + each)
-        tell(b"")
+            tell(job_id.encode("ascii"))
+            until = (time.process_time() + each, begin + patience_s)
+            collect(layout, job_id, ended, until)
 
-    told = bounded.run(work, cpu_s + 3.0, 30.0 + cpu_s)
+    told = bounded.run(work, cpu_s + 3.0, patience_s + 15.0)
     names = [word.decode("ascii") for word in told.words if JOB_ID.match(word.decode("ascii", "replace"))]
     if not told.ok and names:
         _strike(layout, names[-1], told.words[-1])
@@ -82,7 +88,7 @@ def _due(layout, job_id, ended):
 
 
 def collect(layout, job_id, ended, until):
-    """One pass over what a job's attempts have written. `until`: by this process's time it should be done."""
+    """One pass over what a job's attempts have written. `until`: `(this process's time, steady time)` to be done by."""
     lock = leases.bind_patiently(lock_name("metrics", layout.instance, job_id), 10.0 if ended else 0.0)
     if lock is None:
         return
@@ -178,7 +184,7 @@ class Pass:
             for found in metricread.lines(place, handle, whole):
                 for line in found:
                     take(attempt, place, line, min(self.now, seen.st_mtime))
-                if time.process_time() > self.until:
+                if self._late():
                     if not whole:
                         return
                     passed = metricread.skip_to_tail(place, handle, TAIL)
@@ -189,11 +195,14 @@ class Pass:
         finally:
             os.close(handle)
 
+    def _late(self):
+        return time.process_time() > self.until[0] or time.monotonic() > self.until[1]
+
     def _log_line(self, attempt, place, line, seen):
         rules = self.rules
         value = metricrules.object_of(line) if rules.keys else None
         line = metricrules.plain_line(line)
-        values = metricrules.by_text(rules, line, self.dog.call, self._too_slow)
+        values = metricrules.by_text(rules, line, self.dog, self._too_slow)
         if value is not None:
             values.update(metricrules.by_key(rules.keys, value))
         self._note(attempt, place, values, seen, line, value)
@@ -236,7 +245,7 @@ class Pass:
                 for event in metricread.events(place, handle, tags):
                     text = base64.b64encode(event).decode("ascii")
                     self.journal.add_event(attempt, board, name, text)
-                    if time.process_time() > self.until:
+                    if self._late():
                         break
             finally:
                 os.close(handle)
@@ -287,13 +296,14 @@ def answer(layout, wanted):
         if isinstance(job_id, str) and JOB_ID.match(job_id)
     }
     final = {job_id: jobs.is_final(layout, job_id) for job_id in offsets if jobs.exists(layout, job_id)}
-    refresh(layout, final)
+    refresh(layout, final, LOOK_S)
     found, room = {}, ANSWER
     for job_id in sorted(offsets):
         found[job_id] = None
         if job_id in final:
             found[job_id] = _part(metricjournal.journal_path(layout, job_id), offsets[job_id], room)
-            found[job_id]["end"] = final[job_id] and not found[job_id]["more"]
+            whole = final[job_id] and not found[job_id]["more"]
+            found[job_id]["end"] = whole and not _due(layout, job_id, True)
             room -= found[job_id]["next"] - found[job_id]["start"]
     return found
 

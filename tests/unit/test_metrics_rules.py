@@ -4,6 +4,7 @@ import math
 import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,7 @@ def text(line: str, **patterns: str) -> dict:
     def fail(name, error):
         raise error
 
-    return by_text(Rules(patterns), plain_line(line), lambda function, argument: function(argument), fail)
+    return by_text(Rules(patterns), plain_line(line), SimpleNamespace(serial=0, busy=False), fail)
 
 
 @pytest.mark.parametrize(
