@@ -224,7 +224,7 @@ def test_the_child_for_a_host_without_a_tool():
 SNIPPET = """
 import json
 from jobrunner.agent import cards
-report = cards.judge(cards.read_cards(), cards.read_leases("npu"), {})
+report = cards.judge(cards.read_cards(timeout_s=100), cards.read_leases("npu"), {})
 for key in ("at", "tool_s"):
     del report[key]
 print(json.dumps(report, sort_keys=True))
@@ -244,7 +244,7 @@ def test_every_python_reads_the_samples_alike():
         "import glob, json\nfrom jobrunner.agent.accelerators import KINDS\n"
         f"for path in sorted(glob.glob({str(DATA)!r} + '/*.txt')):\n"
         "    text = open(path).read()\n"
-        "    answers = dict.fromkeys(('info', 'map', 'table', 'details', 'gpus', 'apps'), text)\n"
+        "    answers = dict.fromkeys(('info', 'map', 'table', 'details', 'gpus', 'apps', 'topo'), text)\n"
         "    for kind in KINDS.values():\n"
         "        reading = kind.parse(answers)\n"
         "        print(path, json.dumps([reading.version, reading.cards, reading.warnings], sort_keys=True))\n"

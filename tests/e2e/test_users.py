@@ -96,7 +96,13 @@ def test_a_set_that_never_fits_is_said(client: Client, lab: Lab) -> None:
         first = client.json("why", id_)["findings"][0]
         assert first["code"] == "never" and "takes 1, 2, 4, 8 cards, not 3" in first["summary"] and first["remedy"]
         assert "takes 1, 2, 4, 8" in json.dumps(client.json("show", id_)["job"]["events"])
-        client.run("cancel", id_)
+        named = client.run("submit", str(client.spec("device: npu\ncards: [3, 4]\ncommand: 'true'\n", "straddles")))
+        text = "cards 3, 4 are not in one linked group of 4 910A cards: it can never start here"
+        assert f"straddles: {text}" in named.stderr
+        assert client.json("why", "straddles")["findings"][0]["summary"] == text
+        client.json("submit", str(client.spec("device: npu\ncards: [4, 5]\ncommand: 'true'\n", "fits")), "--wait")
+        assert client.json("ls", "--name", "straddles")["jobs"][0]["state"] == "QUEUED", "others pass it"
+        client.run("cancel", id_, "straddles")
     finally:
         lab.cards()
 
