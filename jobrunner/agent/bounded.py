@@ -11,6 +11,7 @@ import time
 from . import kernel
 
 KEEP = 64 * 1024  # of what the child tells
+MEMORY = 1 << 30
 
 
 class Told:
@@ -54,8 +55,12 @@ def _limit(cpu_s):
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     kernel.die_with_parent(signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 2))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    spent = int(sum(os.times()[:2]))
+    wanted = ((resource.RLIMIT_CPU, spent + int(cpu_s) + 1), (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0))
+    for kind, limit in wanted:
+        most = resource.getrlimit(kind)[1]
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(kind, (limit, most))
 
 
 def _listen(read, end):

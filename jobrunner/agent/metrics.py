@@ -43,9 +43,15 @@ def refresh(layout, wanted, patience_s=PATIENCE_S):
                 break
             tell(job_id.encode("ascii"))
             until = (time.process_time() + each, begin + patience_s)
-            collect(layout, job_id, ended, until)
+            try:
+                collect(layout, job_id, ended, until)
+            except OSError:
+                continue  # a full disk, a file server that is away: the next pass reads the same
 
-    told = bounded.run(work, cpu_s + 3.0, patience_s + 15.0)
+    try:
+        told = bounded.run(work, cpu_s + 3.0, patience_s + 15.0)
+    except OSError:
+        return  # no further process may be started here now
     names = [word.decode("ascii") for word in told.words if JOB_ID.match(word.decode("ascii", "replace"))]
     if not told.ok and names:
         _strike(layout, names[-1], told.words[-1])
@@ -271,8 +277,10 @@ def _matching(top, pattern):
 
 def _event_files(top, board):
     """TensorBoard's files in a folder and below, in the order of their names: that is the order of time."""
-    folder = os.path.normpath(files.to_bytes(board))
+    folder = os.path.normpath(files.to_bytes(board)).lstrip(b"/")
     found, left = [], MAX_FILES
+    if b".." in folder.split(b"/"):
+        return found
     for path, _ in inside.files_below(top, b"" if folder == b"." else folder):
         left -= 1
         if b"tfevents" in path.rsplit(b"/", 1)[-1]:
@@ -314,5 +322,8 @@ def _part(path, offset, room):
         offset = 0
     if room <= 0:
         return {"start": offset, "next": offset, "items": [], "more": size > offset}
-    items, following = files.read_lines(path, offset, max(room, 1 << 16))
+    try:
+        items, following = files.read_lines(path, offset, max(room, 1 << 16))
+    except OSError:
+        items, following = [], offset
     return {"start": offset, "next": following, "items": items, "more": offset < following < size}

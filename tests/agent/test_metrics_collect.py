@@ -198,3 +198,30 @@ def test_a_job_that_runs_is_read_without_a_client(tmp_path: Path, python: str) -
         found = host.ask("look", jobs=[ID], metrics={ID: 0})["metrics"][ID]
         assert (len(found["items"]), found["end"]) == (4, True)
         assert metricjournal.read_state(host.layout, ID)["ended"] == 1
+
+
+def test_a_full_disk_is_no_strike_and_the_next_pass_reads_the_same(host: AgentHost, monkeypatch) -> None:
+    begun(host, LOSS, b"loss=1\n")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metricjournal.Journal, "_append", full)
+        for _ in range(4):
+            assert told(host) == []
+    assert jobs.warnings(host.layout, ID) == []
+    assert told(host) == [(1, 1)]
+
+
+def test_sources_outside_the_job_are_not_looked_at(host: AgentHost, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "metrics.jsonl").write_text('{"loss": 1}\n')
+    far = "../" * 12 + str(tmp_path / "outside").lstrip("/")
+    sources = {"loss": {"file": far + "/metrics.jsonl", "key": "loss"}, "b": {"tensorboard": far, "tag": "x"}}
+    sources["c"] = {"file": far + "/*.jsonl", "key": "loss"}
+    folder = begun(host, {**sources, "d": {"file": "link/metrics.jsonl", "key": "loss"}})
+    (folder / "work" / "link").symlink_to(tmp_path / "outside")
+    metrics.refresh(host.layout, {ID: True})
+    assert journal(host) == []
+    assert metricjournal.read_state(host.layout, ID)["ended"] == 1
