@@ -23,6 +23,7 @@ SLICE_S = 0.25  # how long one wait on the channel lasts before standard error i
 KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PIECE = 256 * 1024
 PACKET = 32768
+MUCH = 64 * 1024  # bytes of one answer that count as a sign of life
 SIGNS = 10  # signs of life that may come at once; further ones at most once a second
 _BYTES = ("collect", "tail")  # exchanges whose answers are contents, not work
 
@@ -53,6 +54,8 @@ class Session:
         self._err = bytearray()
         self._kept = bytearray()
         self._ends: float | None = None
+        self._patience: float | None = None  # seconds that much arriving data gives anew, while one long answer comes
+        self._arrived = 0
         self.count: Callable[[dict[str, float]], None] = lambda _: None
         self.round_trip = 0.0
         self._asked = False
@@ -236,14 +239,17 @@ class Session:
                     return dict(message.get("data", {}))
 
     def _after_signs_of_life(self, silence: float) -> dict[str, Any]:
-        began, signs = time.monotonic(), 0
-        while True:
-            message = self.read_json(silence)
-            if message.get("ok"):
-                return dict(message.get("data", {}))
-            signs += 1
-            if not message.get("tick") or signs > SIGNS + time.monotonic() - began:
-                raise self._odd("messages without end where an answer was due")
+        self._patience, began, signs = silence, time.monotonic(), 0
+        try:
+            while True:
+                message = self.read_json(silence)
+                if message.get("ok"):
+                    return dict(message.get("data", {}))
+                signs += 1
+                if not message.get("tick") or signs > SIGNS + time.monotonic() - began:
+                    raise self._odd("messages without end where an answer was due")
+        finally:
+            self._patience = None
 
     def _odd(self, what: str) -> AgentError:
         return AgentError(
@@ -267,9 +273,14 @@ class Session:
     def _receive(self, count: int) -> bytes:
         began = time.monotonic()
         try:
-            return self._next_piece(count)
+            piece = self._next_piece(count)
         finally:
             self._waited(time.monotonic() - began)
+        self._arrived += len(piece)
+        if self._patience is not None and self._arrived >= MUCH:  # a long answer on a slow way: it does come
+            self._arrived = 0
+            self._limit(self._patience)
+        return piece
 
     def _waited(self, seconds: float) -> None:
         """Tell for what there was waiting: the agent's start, its work (less the way there and back), or bytes."""

@@ -131,6 +131,8 @@ def test_long_work_may_last_as_long_as_it_says_so(link: HostLink) -> None:
     with pytest.raises(LinkLostError, match="`sleep` within 1 s"):
         link.request("sleep", timeout=0.8, working=True, seconds=60)
     assert time.monotonic() - began < 3
+    # One long answer over a slow way: as long as it comes.
+    link.request("slowly", timeout=0.8, working=True, pieces=6, pause=0.3)
     with pytest.raises(AgentError, match="messages without end"):
         link.request("ticks", timeout=5.0, working=True)
 

@@ -94,6 +94,12 @@ def run(reader, request, root):
             digest.update(payload)
             time.sleep(request.get("pause", 0))
         answer(bytes=total, sha256=digest.hexdigest())
+    elif op == "slowly":
+        data = {"text": "x" * (request["pieces"] * 100000)}
+        whole = pack_json({"v": 1, "ok": True, "data": data, "host": {"instance": "test"}})
+        for at in range(0, len(whole), 100000):
+            write(whole[at : at + 100000])
+            time.sleep(request["pause"])
     elif op == "ticks":
         for _ in range(request.get("count", 1 << 30)):
             write(pack_json({"tick": True}))
