@@ -57,11 +57,16 @@ def mlu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.DemoHost]:
 def test_every_spec_has_a_plan(npu: demo.DemoHost, mlu: demo.DemoHost) -> None:
     planned = set()
     for path in sorted(examples_folder().glob("*.yaml")):
+        planned.add(path.stem)
         host = mlu if path.stem.endswith("mlu") else npu
+        if "\nschedule:" in path.read_text(encoding="utf-8"):
+            (made,) = jobrunner(host, "schedule", "add", str(path))["schedules"]
+            assert jobrunner(host, "schedule", "rm", made["id"])["schedules"][0]["state"] == "removed"
+            continue
         (plan,) = jobrunner(host, "submit", str(path), "--dry-run")["plans"]
         assert plan["host"] == "demo"
-        planned.add(path.stem)
-    assert planned == {"digits", "digits_sweep", "resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
+    others = {"resnet18_npu", "resnet18_mlu", "llama_factory_mlu"}
+    assert planned == {"digits", "digits_sweep", "digits_retrain", *others}
     assert jobrunner(npu, "ls", "--all")["jobs"] == [], "a dry run sends nothing"
 
 
@@ -109,3 +114,20 @@ def test_the_sweep_finds_what_suits_digits(npu: demo.DemoHost, tmp_path: Path) -
     jobrunner(npu, "pull", best["job"], "metrics.json", "--to", str(tmp_path / "out"))
     told = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert told["val_loss"] == pytest.approx(losses[0], abs=1e-4)
+
+
+def test_retraining_keeps_the_better_model(npu: demo.DemoHost) -> None:
+    short = "args=[--kept, ~/models/digits/current, --images, 300, --lr, 2e-2, --epochs, 3]"
+    jobrunner(npu, "schedule", "add", str(example("digits_retrain")), "--set", short)
+    decisions = []
+    for _ in range(2):
+        (row,) = jobrunner(npu, "schedule", "run", "digits-retrain")["jobs"]
+        (ended,) = jobrunner(npu, "wait", row["id"])["jobs"]
+        assert ended["state"] == "COMPLETED"
+        decisions += jobrunner(npu, "tick")["promotions"]
+    assert [item["decision"] for item in decisions] == ["promoted", "promoted"], decisions
+    assert 0.6 < decisions[0]["value"] < decisions[1]["value"] < 1
+    assert decisions[1]["against"] == decisions[0]["value"] and Path(decisions[1]["pulled_to"]).is_file()
+    assert "going on from" in json.dumps(jobrunner(npu, "logs", row["id"]))
+    runs = jobrunner(npu, "schedule", "history", "digits-retrain")["runs"]
+    assert [run["promoted"] for run in runs] == [True, True]
