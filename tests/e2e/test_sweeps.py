@@ -159,7 +159,8 @@ def test_too_many_failures_over_all_hosts_end_a_sweep(client: QuickClient) -> No
     text += "sweep: {{on_error: {{stop_after: 2}}, parallel: 2, parameters: {{n: [1, 2, 3, 4, 5, 6, 7, 8]}}}}\n"
     client.run("submit", str(client.spec(text.format(cards=2), "failing")))
     shown = ended(client, "failing", "stopped")
-    assert "2 of its trials failed" in shown["sweep"]["why"] or "3 of its trials failed" in shown["sweep"]["why"]
+    count, told = shown["sweep"]["why"].split(" ", 1)
+    assert 2 <= int(count) <= 4 and told.startswith("of its trials failed")  # each host ends it by itself after two
     eventually(lambda: not client.json("sweep", "show", "failing")["sweep"]["counts"].get("RUNNING"), 30, "the end")
     assert client.json("sweep", "show", "failing")["sweep"]["counts"]["CANCELLED"] >= 4
 

@@ -168,6 +168,7 @@ def _result(session: Session, ready: Prepared, sweep: SweepRow, done: Delivery, 
     elif not jobs and done.errors:
         session.ledger.sweeps.forget(sweep.id)
         raise done.errors[0]
+    _say_who_goes_on(session, sweep, len(trials))
     report: dict[str, Any] = {}
     if ready.tree is not None:
         report = staging.upload_report([ready.tree], done.sent)
@@ -182,3 +183,14 @@ def _result(session: Session, ready: Prepared, sweep: SweepRow, done: Delivery, 
         hosts_asked=len(ready.facts),
         hosts_answered=len({row.host for row in done.rows}),
     )
+
+
+def _say_who_goes_on(session: Session, sweep: SweepRow, made: int) -> None:
+    """Some sweeps need somebody to look at them now and then; whoever submits one has to know."""
+    what = []
+    if sweep.method in ADAPTIVE and made < (sweep.planned or 0):
+        what.append("asks for its further trials")
+    if (sweep.spec.get("sweep") or {}).get("early_stop"):
+        what.append("judges its trials")
+    if what:
+        session.warn(f"`jobrunner serve` {' and '.join(what)}; or `jobrunner tick` now and then, or by a timer")
