@@ -83,8 +83,7 @@ def reconcile(
         return look(session, link, jobs, wishes.get(link.alias, []), cards=cards, fresh=fresh, numbers=numbers)
 
     found = Reconciled()
-    with session.timings.phase("request"):
-        outcomes = session.links.map(ask, aliases)
+    outcomes = session.links.map(ask, aliases)
     for note in session.links.notes:
         session.warn(note)
     for alias, outcome in outcomes.items():
@@ -154,7 +153,12 @@ def settle_staging(link: HostLink, staged: list[StagedJob]) -> None:
 def bury(link: HostLink, job: StagedJob, *, cancelled: bool) -> dict[str, Any]:
     """Close the id of a job that its host does not have (yet); the host's answer tells what it is then."""
     row = job.row
-    told = {"name": row.name, "request": job.request, "cancelled": cancelled, "at": row.cancel_requested_at}
+    told: dict[str, Any] = {
+        "name": row.name,
+        "request": job.request,
+        "cancelled": cancelled,
+        "at": row.cancel_requested_at,
+    }
     return link.request("tombstone", id=row.id, timeout=None, **told)
 
 
