@@ -119,7 +119,7 @@ def decide(situation, skip=()):
             if entry["id"] in skip:
                 continue
             reason = _stands_against(entry, situation)
-            cards, text = situation.pick(entry, _usable(entry, free, kept))
+            cards, text = (None, None) if reason else situation.pick(entry, _usable(entry, free, kept))
             if reason is None and cards is not None:
                 decision.start, decision.cards = entry, cards
                 return decision

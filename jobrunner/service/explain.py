@@ -153,7 +153,8 @@ class _View:
             last.pop()
         if not any(last):
             return [self._own("silent", "")]
-        unknown = not known and self.row.state is JobState.FAILED and self.row.reason in ("exit", "signal", "setup")
+        # What failed in the set-up is told by the verdict, with what to do.
+        unknown = not known and self.row.state is JobState.FAILED and self.row.reason in ("exit", "signal")
         return [self._own("unknown" if unknown else "log", "\n".join(last[-LAST_LINES:]))]
 
     def _own(self, name: str, evidence: str) -> dict[str, Any]:

@@ -45,27 +45,27 @@ def rows(matrix, indexes):
 
 def best(free, count, near):
     """The `count` cards of `free` that are nearest to each other and, of equal ones, leave the others the most."""
+    ties = {card: sum(near[card][other] for other in free) for card in free}
     chosen = None
     for first in free:
-        group = [first]
-        while len(group) < count:
-            others = [(_grown(group, card, free, near), card) for card in free if card not in group]
-            group.append(max(others)[1])
-        mark = (_inside(group, near), -_outside(group, free, near), [-card for card in sorted(group)])
-        if chosen is None or mark > chosen[0]:
-            chosen = (mark, sorted(group))
-    return chosen[1]
+        found = _grown(first, count, free, near, ties)
+        if chosen is None or found > chosen:
+            chosen = found
+    return [-card for card in chosen[-1]]
 
 
-def _grown(group, card, free, near):
-    links = [near[card][other] for other in group]
-    return min(links), sum(links), -_outside([*group, card], free, near), -card
-
-
-def _inside(group, near):
-    links = [near[one][other] for one in group for other in group if one < other]
-    return (min(links), sum(links)) if links else (0, 0)
-
-
-def _outside(group, free, near):
-    return sum(near[one][other] for one in group for other in free if other not in group)
+def _grown(first, count, free, near, ties):
+    """`(nearness of its farthest two, of all its pairs, what it takes from the others, cards)` of the set that grows
+    from a card by always taking the nearest; all so that greater is better."""
+    least, inside, outside, group = 0, 0, ties[first], [first]
+    # How near each other card is to the group: its farthest member, and all of them.
+    reach = {card: (near[first][card], near[first][card]) for card in free if card != first}
+    while len(group) < count:
+        card = -max((low, links, 2 * links - ties[card], -card) for card, (low, links) in reach.items())[3]
+        low, links = reach.pop(card)
+        least, inside = low if len(group) == 1 else min(least, low), inside + links
+        outside += ties[card] - 2 * links
+        group.append(card)
+        for other, (far, sum_of) in reach.items():
+            reach[other] = min(far, near[card][other]), sum_of + near[card][other]
+    return least, inside, -outside, [-card for card in sorted(group)]
