@@ -94,14 +94,14 @@ def test_tpe_asks_as_many_at_once_as_may_run_and_learns(laptop: Sweeper) -> None
 
 
 def test_a_visit_that_dies_anywhere_is_finished_by_the_next(laptop: Sweeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty visits die at random edges of what they write; then others bring it to its end."""
-    sweep = begin(laptop, "method: cmaes, trials: 16, parallel: 3, seed: 2")
+    """Twenty-four visits die at random edges of what they write; then others bring it to its end."""
+    sweep = begin(laptop, "method: cmaes, trials: 12, parallel: 3, seed: 2")
     chance = random.Random(11)
-    for _ in range(40):
+    for _ in range(24):
         with dying(monkeypatch, chance.randint(1, 14)):
             laptop.visit()
     laptop.to_the_end(sweep)
-    check_each_once(laptop, sweep, 16)
+    check_each_once(laptop, sweep, 12)
 
 
 def test_a_submit_and_visits_that_are_killed(laptop: Sweeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_submit_and_visits_that_are_killed(laptop: Sweeper, monkeypatch: pytes
         if left[0] > 0:
             break
     assert len(laptop.json("sweep", "ls")["sweeps"]) == 1
-    for seconds in (0.4, 0.7, 1.0):
+    for seconds in (0.5, 1.1):
         process = subprocess.Popen(
             [sys.executable, "-c", VISIT, str(laptop.folder)],
             env=laptop.env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
