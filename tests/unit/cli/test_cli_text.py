@@ -365,13 +365,19 @@ def test_what_an_upload_tells():
 
 COMMANDS = (
     "init submit ls show logs wait cancel retry hold release priority attach checkpoints pull cards doctor why explain "
-    "adopt gc schema demo plot"
+    "adopt gc schema demo plot tick serve"
 )
 HOST_COMMANDS = ("ls", "check", "add", "drain", "undrain", "disconnect")
+GROUPS = {
+    "hosts": HOST_COMMANDS,
+    "schedule": tuple("add ls next pause resume rm run history install uninstall".split()),
+    "promote": ("ls", "rollback"),
+}
 
 
 def test_every_command_has_help_with_an_example(cli):
-    commands = [[name] for name in COMMANDS.split()] + [["hosts", name] for name in HOST_COMMANDS]
+    commands = [[name] for name in COMMANDS.split()]
+    commands += [[group, name] for group, names in GROUPS.items() for name in names]
     for words in commands:
         ran = cli(*words, "--help")
         assert ran.code == 0 and f"Example:\n    jobrunner {' '.join(words)}" in ran.out, words
@@ -385,5 +391,6 @@ def test_no_other_commands_are_there():
     from jobrunner.cli.app import app
 
     program = typer.main.get_command(app)
-    assert set(program.commands) == {*COMMANDS.split(), "hosts"}
-    assert set(program.commands["hosts"].commands) == set(HOST_COMMANDS)
+    assert set(program.commands) == {*COMMANDS.split(), *GROUPS, "sweep"}
+    for group, names in GROUPS.items():
+        assert set(program.commands[group].commands) == set(names)
