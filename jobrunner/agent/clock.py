@@ -1,5 +1,6 @@
 """Times as everybody writes them, and the identity of this boot."""
 
+import os
 import time
 
 SET_S = 2.0  # by so much a clock is adjusted without anybody having set it
@@ -44,6 +45,16 @@ def was_set(began, mono):
     try:
         return abs((time.time() - time.monotonic()) - (began - mono)) > SET_S
     except TypeError:
+        return False
+
+
+def before_boot(path):
+    """True if a file was last changed before this boot, by the host's clock."""
+    try:
+        with open("/proc/uptime") as handle:
+            up = float(handle.read().split()[0])
+        return os.stat(path).st_mtime < time.time() - up - SET_S
+    except (OSError, ValueError, IndexError):
         return False
 
 

@@ -182,7 +182,24 @@ def finish(layout, job_id, verdict):
             exit_code=verdict.get("exit_code"),
             signal=verdict.get("signal"),
         )
+        _drop_unstarted(layout, job_id)
     tidy(layout, job_id)
+
+
+def _drop_unstarted(layout, job_id):
+    """Remove what was made ahead for an attempt that never began."""
+    begun = jobs.attempts(layout, job_id)
+    for name in os.listdir(layout.job(job_id)):
+        if name.isdigit() and int(name) not in begun:
+            from . import remove
+
+            folder = os.path.join(layout.job(job_id), name)
+            remove.tree(os.path.join(folder, b"work"))
+            room.drop(os.path.join(folder, b"exit.json"))
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass  # a log is in it
 
 
 def tidy(layout, job_id):

@@ -6,10 +6,12 @@ import signal
 import time
 
 from . import (
+    ahead,
     cardlog,
     clock,
     files,
     fitting,
+    handover,
     jobs,
     kernel,
     leases,
@@ -106,6 +108,9 @@ class Dispatcher:
         self.lock = lock
         self.inherited = frozenset(inherited)
         self.line = line.Line(layout)
+        self.handover = handover.Handover()
+        self.ahead = ahead.Ahead(layout)
+        self.skipped = False
         self.readings = readings.Readings(layout)
         self.supervisors = {}
         self.later = {}
@@ -138,6 +143,7 @@ class Dispatcher:
 
     def turn(self):
         """Look at everything once and start what may start; the seconds that may be slept, None at the end."""
+        self.handover.listen()
         self.reap()
         self.watch()
         self.line.refresh()
@@ -169,7 +175,7 @@ class Dispatcher:
                 return
             if pid == 0:
                 return
-            if self.readings.ended(pid) is not None:
+            if self.ahead.ended(pid) or self.readings.ended(pid) is not None:
                 continue
             job_id = self.supervisors.pop(pid, None)
             if job_id is None:
@@ -177,6 +183,7 @@ class Dispatcher:
                     self.settle_unfinished()
                 continue
             self.given.pop(job_id, None)
+            self.handover.over(job_id)
             if status != 0:
                 settle.settle(self.layout, job_id)
             if jobs.queue_entry(self.layout, job_id) is not None:
@@ -221,16 +228,23 @@ class Dispatcher:
             self.watched[path] = (handle, mark)
 
     def end_the_hopeless(self):
-        """End jobs that will never start, and drop left-overs of committed starts; of a long queue now and then."""
+        """End jobs that will never start, and drop left-overs of committed starts.
+
+        What may lose its hope by the end of another job is looked at each time, all the rest (and all of a long queue)
+        now and then: what is about to start is looked at before (starts.waits).
+        """
         now = time.monotonic()
-        if self.line.long() and now < self.checked:
-            return  # what is about to start is looked at before (starts.waits)
+        due = now >= self.checked
+        self.skipped = not due
+        if self.line.long() and not due:
+            return
         failed = {}
         for job_id, entry in list(self.line.entries.items()):
-            if unstarted.drop(self.layout, entry, failed):
+            tied = entry.get("after") or (entry.get("sweep") or {}).get("stop_after")
+            if (due or tied) and unstarted.drop(self.layout, entry, failed):
                 self.line.again(job_id)
-        took = time.monotonic() - now
-        self.checked = now + max(queue.SURE_S, line.SHARE * took)
+        if due:
+            self.checked = now + max(queue.SURE_S, line.SHARE * (time.monotonic() - now))
 
     def leave(self):
         """The queue is empty: give the lock back, and look once more so that no wake-up is lost. True to end."""
@@ -262,6 +276,7 @@ class Dispatcher:
             if decision.start is None:
                 self.ticket.show(facts, running)  # when all is started: a free card must not wait for what others read
                 self.fitting.warn(facts, decision)
+                self.ahead.begin(facts.waiting)
                 patience = self.patience(facts.waiting, names)
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)
@@ -326,15 +341,17 @@ class Dispatcher:
 
     def try_start(self, entry, cards, skip):
         """Start one job, or note in `skip` that it cannot be started in this situation."""
-        taken = starts.take(self.layout, entry, cards)
+        taken = starts.take(self.layout, entry, cards, self.handover.clear(entry["device"], cards))
         if taken is None:
             skip.add(entry["id"])
             self.line.again(entry["id"])
             self.checked = 0.0
             return
+        self.ahead.stop(entry["id"])
         self.given[entry["id"]] = (entry["device"], cards)
-        drop = [self.lock] + [handle for handle, _ in self.watched.values()]
-        pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop)
+        self.handover.given(entry["id"], entry["device"], cards)
+        drop = [self.lock] + [handle for handle, _ in self.watched.values()] + self.handover.descriptors()
+        pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop, self.handover.inlet)
         self.supervisors[pid] = entry["id"]
         self.tried[entry["id"]] = entry.get("attempt") or 1
 
@@ -351,9 +368,11 @@ class Dispatcher:
                 self.readings.begin(device, count)
             elif not self.readings.busy():
                 waits.append(pause)
-        pause, steady = self.line.pause(), clock.steady()
+        pause, steady, now = self.line.pause(), clock.steady(), time.monotonic()
         if pause is not None:
             waits.append(max(0.01, pause))
+        if self.skipped:
+            waits.append(max(0.05, self.checked - now))
         for entry in self.line.delayed:
             if self.line.entries.get(entry["id"]) is entry:
                 left = limits.steady_left(entry, steady)

@@ -2,7 +2,7 @@
 
 import os
 
-from . import cardlog, conclude, jobs, leases, queue, room, share, stopping, trials, usage
+from . import cardlog, conclude, files, handover, jobs, leases, queue, room, share, stopping, trials, usage
 
 
 def end(supervisor):
@@ -16,13 +16,15 @@ def end(supervisor):
     if last:  # before the record, from which on another trial may take this one's place
         _beside(supervisor, trials.note_end, layout, supervisor.request, conclude.state_of(record))
     try:
-        room.publish(os.path.join(supervisor.folder, b"exit.json"), record)
+        path = os.path.join(supervisor.folder, b"exit.json")
+        room.publish(path, record, sync=False)
         _beside(supervisor, stopping.forget_container, supervisor)
         _beside(supervisor, usage.add, layout, record["usage"]["card_s"])
         device = supervisor.run_spec.get("device")
         _beside(supervisor, cardlog.note, layout, device, supervisor.cards, job_id, record)
         if last:
             let_go(supervisor)
+        files.secure(path)  # beside the next start, and before anybody hears of the verdict
         _conclude(supervisor, record)
     except OSError as error:
         jobs.journal(layout, job_id, "warning", text="its end could not be concluded: {}".format(error))
@@ -53,6 +55,7 @@ def let_go(supervisor):
     held, supervisor.held = supervisor.held, []
     if held:
         leases.release(held)
+        handover.tell(supervisor.inlet, supervisor.job_id)
         queue.wake(supervisor.layout)
         share.publish_leases(supervisor.layout, jobs.running(supervisor.layout))
 

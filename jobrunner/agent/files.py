@@ -61,6 +61,41 @@ def write_file(path, data, mode=0o600, sync=True):
         raise
 
 
+def secure(path):
+    """Make sure that a file which was published without `sync`, and its name, are on the disk."""
+    for place, flags in ((path, 0), (os.path.dirname(path), os.O_DIRECTORY)):
+        handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC | flags)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not flags:  # some file systems cannot sync a folder
+                raise
+        finally:
+            os.close(handle)
+
+
+_PROMISING = (b"ext4", b"ext3", b"xfs", b"btrfs", b"f2fs", b"tmpfs", b"overlay", b"zfs", b"bcachefs")
+_known = {}
+
+
+def promises_room(path):
+    """True for a file system that takes the room for what is written at once, so that no later sync can find it full.
+
+    Of a network's file system that is not known: there a write that went well may still fail.
+    """
+    device = os.stat(path).st_dev
+    if device not in _known:
+        number = b"%d:%d" % (os.major(device), os.minor(device))
+        try:
+            with open("/proc/self/mountinfo", "rb") as table:
+                lines = [line.split() for line in table]
+        except OSError:
+            lines = []
+        kinds = {line[line.index(b"-") + 1] for line in lines if len(line) > 4 and line[2] == number and b"-" in line}
+        _known[device] = bool(kinds) and kinds <= set(_PROMISING)
+    return _known[device]
+
+
 def write_json(path, value, mode=0o600, sync=True):
     """`write_file` for a JSON value."""
     write_file(path, json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii"), mode, sync)
@@ -100,6 +135,18 @@ def read_file(path, limit=64 * 1024 * 1024):
         return b"".join(pieces)
     finally:
         os.close(handle)
+
+
+def digest(data):
+    """SHA-256 of some bytes as text. Unlike `hashlib` its module costs neither time nor memory."""
+    for name in ("_sha2", "_sha256"):  # of Python 3.12 and newer; of older ones
+        try:
+            return __import__(name).sha256(data).hexdigest()
+        except (ImportError, AttributeError):
+            continue
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_json(path, default=None):

@@ -126,6 +126,29 @@ def carriers(processes=None):
     return found
 
 
+def childless():
+    """True if this process has no children, ended ones included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def carrying(job_id):
+    """The live processes with a job's id in their environment, as `of_job` finds them by that mark alone."""
+    mark, mine, found = b"\0" + MARK + job_id.encode("ascii") + b"\0", os.getuid(), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or mark not in b"\0" + _slurp("/proc/" + name + "/environ", 4 << 20) + b"\0":
+            continue
+        if _uid(name) in (mine, None) and int(name) != os.getpid():
+            process = read(name)
+            if process is not None and process.state not in (b"Z", b"X"):
+                process.job = job_id
+                found.append(process)
+    return found
+
+
 def of_job(job_id, command=None, supervisor=None, processes=None, spare=()):
     """The live processes of a job (see the module's three marks).
 

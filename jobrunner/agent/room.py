@@ -6,11 +6,26 @@ import os
 SIZE = 16384
 
 
+def records(layout, job_id, attempt):
+    """The records of a job that a full disk must not lose."""
+    job = layout.job(job_id)
+    return (
+        os.path.join(layout.attempt(job_id, attempt), b"exit.json"),
+        os.path.join(job, b"final.json"),
+        os.path.join(job, b"cancel.json"),
+    )
+
+
 def reserve(path, sync=True):
-    """Take the room for the record at `path`: a file of zeros beside it. True if it could be had.
+    """Take the room for the record at `path`: a file of zeros beside it. True if it could be had, or was taken before.
 
     Without `sync` it is sure only after a `secure`: some file systems find out late that they are full.
     """
+    try:
+        if not sync and os.lstat(path + b".room").st_size == SIZE:
+            return True
+    except OSError:
+        pass
     try:
         handle = os.open(path + b".room", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
@@ -41,11 +56,12 @@ def secure(path):
         os.close(handle)
 
 
-def publish(path, value, once=False, shared=False):
+def publish(path, value, once=False, shared=False, sync=True):
     """Publish a JSON record at `path`, in the reserved room where there is some.
 
     `shared`: others may do the same at this moment, so only one gets the room. With `once` an existing record stays and
-    False is returned. A full disk raises OSError only if no room was reserved.
+    False is returned. A full disk raises OSError only if no room was reserved. Without `sync` the record outlasts a
+    crash of the host only after `files.secure`.
     """
     data = json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii")
     aside, own = path + b".room", path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
@@ -63,7 +79,8 @@ def publish(path, value, once=False, shared=False):
             while view:
                 view = view[os.write(handle, view) :]
             os.ftruncate(handle, len(data))
-            os.fsync(handle)
+            if sync:
+                os.fsync(handle)
         finally:
             os.close(handle)
         return _name(aside, path, once)

@@ -194,14 +194,12 @@ def _in_container(layout, job_id, engine):
 
 def _key(python, environment):
     """What a Python's answer depends on: where it really is, and what points it elsewhere."""
-    import hashlib
-
     real = os.path.realpath(python)
     seen = os.stat(real)
     parts = [python, real, str(seen.st_mtime_ns).encode(), str(seen.st_size).encode()]
     for name in (b"PYTHONPATH", b"PYTHONHOME", b"PYTHONUSERBASE", b"PYTHONNOUSERSITE", b"HOME"):
         parts.append(environment.get(name, b"-"))
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+    return files.digest(b"\0".join(parts))[:24]
 
 
 def _path(layout, key):

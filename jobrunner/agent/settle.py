@@ -1,5 +1,7 @@
 """Reconcile a job with what the host shows, under the job's lock; where that is taken, somebody else acts."""
 
+import os
+
 from . import clock, conclude, jobs, leases, procs, queue
 
 
@@ -79,6 +81,8 @@ def _unsupervised(layout, job_id, attempt, lock):
     started = jobs.start(layout, job_id, attempt) or {}
     who = started.get("supervisor") or {}
     boot = who.get("boot_id")
+    if not started and clock.before_boot(os.path.join(layout.attempt(job_id, attempt), b"start.json")):
+        boot = "unknown"  # the host went down before what it says was on the disk
     if boot and boot != clock.boot_id():
         conclude.lost(
             layout,

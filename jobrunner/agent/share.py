@@ -8,6 +8,7 @@ import json
 import math
 import os
 import stat
+import time
 
 from . import clock, files, leases
 from .layout import card_name, lease_scope, lock_name
@@ -16,6 +17,7 @@ PREFIX = b".jobrunner-1-"
 LIMIT = 1 << 18
 BASE = b"/tmp"
 MOST = 1024  # entries of a list that are looked at
+AGAIN_S = 0.05  # so long the names of everybody's folders are good for
 DIGITS = 15  # of a number; longer ones cost time to read and mean nothing
 
 
@@ -62,11 +64,7 @@ def folders():
     """`[(uid, path)]` of everybody's folders (of our lease scope) whose owner is the user that they name."""
     suffix = folder_name(0)[len(PREFIX) + 1 :]
     found = []
-    try:
-        names = os.listdir(BASE)
-    except OSError:
-        return found
-    for name in names:
+    for name in _names():
         if not name.startswith(PREFIX) or not name.endswith(suffix):
             continue
         number = name[len(PREFIX) : len(name) - len(suffix)]
@@ -74,6 +72,27 @@ def folders():
         if number.isdigit() and len(number) <= 10 and _owned(path, int(number)):
             found.append((int(number), path))
     return sorted(found)
+
+
+_listed = {}
+
+
+def _names():
+    """The names in `BASE` that may be users' folders. There are many others, so one listing serves for a moment."""
+    now = time.monotonic()
+    known = _listed.get(BASE)
+    if known is not None and now - known[0] < AGAIN_S:
+        return known[2]
+    try:
+        changed = os.stat(BASE).st_mtime_ns
+        if known is not None and changed == known[1]:
+            return known[2]  # nothing came or went since it was listed
+        settled = time.time() * 1e9 - changed > AGAIN_S * 1e9  # what changes now may bear the same time
+        names = [name for name in os.listdir(BASE) if name.startswith(PREFIX)]
+    except OSError:
+        return []
+    _listed[BASE] = (now, changed if settled else None, names)
+    return names
 
 
 def publish(name, value):

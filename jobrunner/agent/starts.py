@@ -56,10 +56,11 @@ def waits(layout, entry):
     return trials.over(layout, entry) is None
 
 
-def take(layout, entry, cards):
+def take(layout, entry, cards, clear=False):
     """`(lock, leases)` of a job and its cards, or None.
 
-    None: somebody else has one of them, or still keeps a card, or the job waits no longer as the entry says.
+    None: somebody else has one of them, or still keeps a card, or the job waits no longer as the entry says. `clear`:
+    it is known that no process of a job of ours is left on the cards (`handover`); containers are asked all the same.
     """
     lock = leases.bind(layout.job_lock(entry["id"]))
     if lock is None:
@@ -68,7 +69,8 @@ def take(layout, entry, cards):
         leases.release([lock])
         return None
     held = leases.bind_all([card_name(entry["device"], card) for card in sorted(cards)]) if cards else []
-    if held is not None and cards and keepers(layout, entry["device"], cards):
+    known = clear and not _may_have_containers(layout)
+    if held is not None and cards and not known and keepers(layout, entry["device"], cards):
         leases.release(held)
         held = None
     if held is None:
@@ -77,18 +79,21 @@ def take(layout, entry, cards):
     return lock, held
 
 
-def start(layout, entry, cards, lock, held, drop):
+def start(layout, entry, cards, lock, held, drop, inlet=None):
     """Start the supervisor of a job whose lock and leases we hold; its pid. Our copies of them are closed.
 
-    `drop` are descriptors that the supervisor must not keep. It is forked without exec where the job asks for this very
-    agent, else the agent that the job names is run.
+    `drop` are descriptors that the supervisor must not keep, `inlet` is where it tells of its end. It is forked without
+    exec where the job asks for this very agent, else the agent that the job names is run.
     """
+    other = _other_agent(layout, entry)
+    if not other:
+        load()
     pid = os.fork()
     if not pid:
         status = 70
         try:
             os.setsid()
-            status = _supervise(layout, entry, cards, lock, held, drop)
+            status = _supervise(layout, entry, cards, lock, held, drop, inlet, other)
         except BaseException:
             import traceback
 
@@ -99,10 +104,27 @@ def start(layout, entry, cards, lock, held, drop):
     return pid
 
 
-def _supervise(layout, entry, cards, lock, held, drop):
+def load():
+    """Load, once, what supervisors and commands need: each is forked with it, and they share its memory."""
+    from . import (  # noqa: F401
+        checkpoints,
+        command,
+        command_build,
+        launchers,
+        notes,
+        ports,
+        probe_cards,
+        runtime_record,
+        supervisor,
+        worktree,
+    )
+
+    launchers.get("nohup")
+
+
+def _supervise(layout, entry, cards, lock, held, drop, inlet, other):
     leases.release(drop)
     attempt = entry.get("attempt") or 1
-    other = _other_agent(layout, entry)
     if other:
         words = [
             "start",
@@ -120,7 +142,7 @@ def _supervise(layout, entry, cards, lock, held, drop):
         os.execve(argv[0], argv, procs.own_environment())
     from . import supervisor
 
-    return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry).run()
+    return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry, inlet).run()
 
 
 def _other_agent(layout, entry):

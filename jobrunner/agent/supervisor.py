@@ -33,10 +33,11 @@ class Supervisor:
 
     adopted = False
 
-    def __init__(self, layout, job_id, attempt, lock, held=(), cards=(), entry=None):
+    def __init__(self, layout, job_id, attempt, lock, held=(), cards=(), entry=None, inlet=None):
         self.layout, self.job_id, self.attempt = layout, job_id, attempt
         self.lock, self.held, self.cards = lock, list(held), sorted(cards)
         self.entry = entry or {}
+        self.inlet = inlet  # where the dispatcher that started us hears of our end
         self.request = jobs.request(layout, job_id) or {"id": job_id}
         self.run_spec = jobs.run_of(self.request)
         self.folder = layout.attempt(job_id, attempt)
@@ -96,11 +97,7 @@ class Supervisor:
         self.log = os.open(
             os.path.join(self.folder, b"log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        records = (
-            os.path.join(self.folder, b"exit.json"),
-            os.path.join(self.layout.job(self.job_id), b"final.json"),
-            os.path.join(self.layout.job(self.job_id), b"cancel.json"),
-        )
+        records = room.records(self.layout, self.job_id, self.attempt)
         for path in records:
             room.reserve(path, sync=False)
         self.take_ports()
@@ -115,10 +112,13 @@ class Supervisor:
         go = self.fork_command()
         self.mono = time.monotonic()
         self.guard = stray.guard(self.run_spec, self.mono)
-        self.record_start()
+        late = files.promises_room(self.folder)
+        self.record_start(sync=not late)
         queue.remove(self.layout, self.job_id)
         os.write(go, b"g")
         os.close(go)
+        if late:  # beside the command, as the rest that is to be on the disk
+            files.secure(os.path.join(self.folder, b"start.json"))
         jobs.journal(self.layout, self.job_id, "started", attempt=self.attempt, cards=self.cards)
         share.publish_leases(self.layout, jobs.running(self.layout))
         for path in records:  # beside the command, which need not wait for the disk
@@ -175,7 +175,7 @@ class Supervisor:
         ports = [*self.ports, None, None]
         command.become(self.layout, command.Plan(self.job_id, self.attempt, self.cards, ports[0], ports[1]), status)
 
-    def record_start(self):
+    def record_start(self, sync=True):
         """Write start.json: who supervises, what it started, with which cards."""
         entry = self.entry
         self.started = {
@@ -198,7 +198,7 @@ class Supervisor:
             "sweep": (trials.of_request(self.request) or {}).get("id"),
             "agent": procs.agent_place()[2],
         }
-        self.save_start()
+        self.save_start(sync)
 
     def save_start(self, sync=True):
         files.write_json(os.path.join(self.folder, b"start.json"), self.started, sync=sync)
@@ -371,7 +371,9 @@ class Supervisor:
             stopping.stop(self, "timeout")
 
     def members(self):
-        """The job's live processes."""
+        """The job's live processes. As orphans become our children, one that has none has no descendants either."""
+        if not self.adopted and self.status is not None and procs.childless():
+            return procs.carrying(self.job_id)
         return procs.of_job(self.job_id, self.command, os.getpid(), spare=self.helpers)
 
     # the end

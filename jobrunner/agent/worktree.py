@@ -20,7 +20,10 @@ def materialise(layout, job_id, attempt, carry_from=None):
     target = os.path.join(folder, b"work")
     if not os.path.isdir(target):
         make_dir(folder)
-        child.run(_build, layout, job_id, folder, target, carry_from)
+        if os.path.exists(os.path.join(layout.job(job_id), b"manifest.json")) or carry_from:
+            child.run(_build, layout, job_id, folder, target, carry_from)
+        else:
+            os.mkdir(target, 0o700)
     return target
 
 

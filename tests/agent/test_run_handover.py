@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobrunner.agent import leases, line, queue, starts
+from jobrunner.agent import ahead, handover, leases, line, queue, starts
 from jobrunner.agent.layout import Layout
 from jobrunner.lab.simcards import tools_dir, write_lab
-from tests.support.agentproc import agent_host
-from tests.support.running import Runs
+from tests.support.agentproc import Tree, agent_host, job, until
+from tests.support.running import Runs, gone, of_job
 
 
 def entry(job_id: str, **changes: Any) -> dict[str, Any]:
@@ -47,6 +48,93 @@ def test_a_final_state_means_that_the_card_is_free(tmp_path: Path) -> None:
             while not verdict.exists():
                 assert runs.channel.process.poll() is None
             assert not any(name.endswith(card) for name in leases.held_names())
+
+
+@pytest.fixture
+def runs_here(tmp_path: Path):
+    with agent_host(tmp_path) as host:
+        yield Runs(host)
+
+
+@pytest.fixture
+def one_card(tmp_path: Path):
+    write_lab(tmp_path / "lab", "npu", 1)
+    env = {"PATH": f"{tools_dir()}:{os.environ['PATH']}", "JOBRUNNER_LAB": str(tmp_path / "lab")}
+    with agent_host(tmp_path) as host:
+        yield Runs(host, **env)
+
+
+def test_processes_that_a_killed_supervisor_left_keep_the_card_from_the_next_job(one_card: Runs) -> None:
+    runs = one_card
+    # What stays holds no lease: only its environment tells whose it is.
+    stays = 'exec 3>&-; for n in /proc/self/fd/*; do n=${n##*/}; [ $n -gt 2 ] && eval "exec $n>&-"; done 2>/dev/null'
+    for number in range(2):  # the second time the card comes from a job whose end was seen
+        runs.submit(f"aclean000{number}", "true", device="npu", cards=1)
+        assert runs.final(f"aclean000{number}", within=40)["state"] == "COMPLETED"
+    runs.submit("aleaves001", f"(setsid bash -c '{stays}; sleep 300' &) ; sleep 300", device="npu", cards=1, grace_s=0)
+    runs.submit("anext00001", "true", device="npu", cards=1)
+    start = runs.running("aleaves001")
+    until(lambda: len(of_job("aleaves001")) >= 2)
+    os.kill(start["supervisor"]["pid"], signal.SIGKILL)
+    until(lambda: gone(start["supervisor"]["pid"]))
+    adopted = until(
+        lambda: (new := runs.start("aleaves001"))["supervisor"]["pid"] != start["supervisor"]["pid"] and new
+    )
+    assert runs.view("anext00001")["state"] == "QUEUED" and of_job("aleaves001")
+    os.kill(adopted["command"]["pid"], signal.SIGKILL)
+    assert runs.final("anext00001", within=40)["state"] == "COMPLETED"
+    assert not of_job("aleaves001"), "nothing of the one is left when the next begins"
+
+
+def test_whose_cards_are_clear() -> None:
+    memory = handover.Handover()
+    try:
+        assert not memory.clear("npu", [0]) and not memory.clear("npu", [])
+        memory.given("ajob000001", "npu", [0, 1])
+        handover.tell(memory.inlet, "ajob000001")
+        handover.tell(memory.inlet, "astranger1")
+        memory.listen()
+        assert memory.clear("npu", [1, 0]) and not memory.clear("mlu", [0]) and not memory.clear("npu", [0, 2])
+        memory.given("ajob000002", "npu", [1])
+        assert memory.clear("npu", [0]) and not memory.clear("npu", [1])
+        memory.over("ajob000002")  # its supervisor was killed: nothing was told
+        handover.tell(memory.inlet, "ajob000002")
+        memory.listen()
+        assert not memory.clear("npu", [1])
+    finally:
+        for handle in (*memory.descriptors(), memory.inlet):
+            os.close(handle)
+    handover.tell(memory.inlet, "ajob000001")  # nobody listens any more: no error
+
+
+def test_the_next_jobs_find_their_folders_made(runs_here: Runs) -> None:
+    runs = runs_here
+    limits = {"cpu_jobs": 1}
+    runs.submit("ablocker01", "while [ ! -e $JOBRUNNER_OUTPUT_DIR/go ]; do sleep 0.02; done", limits=limits)
+    runs.running("ablocker01")
+    tree = Tree().file("a.txt", b"one\n")
+    ids = [f"anext0000{number}" for number in range(6)]
+    entries = [job(id_, command={"shell": "cat a.txt"}, limits=limits) for id_ in ids]
+    runs.channel.stage(entries, tree)
+    works = [runs.host.job(id_) / "1" / "work" / "a.txt" for id_ in ids]
+    until(lambda: [work.exists() for work in works] == [True] * ahead.NEXT + [False] * 2)
+    assert runs.view(ids[0])["state"] == "QUEUED" and runs.view(ids[0])["attempts"] == []
+    runs.channel.ask("stop", ids=[ids[0]], wait_s=5)
+    assert runs.view(ids[0])["state"] == "CANCELLED" and not (runs.host.job(ids[0]) / "1").exists()
+    (runs.host.job("ablocker01") / "out" / "go").touch()
+    for id_ in ids[1:]:
+        assert runs.final(id_)["state"] == "COMPLETED" and runs.log(id_) == "one\n"
+
+
+def test_a_start_record_that_a_crash_of_the_host_lost(runs_here: Runs) -> None:
+    runs = runs_here
+    runs.host.drain()
+    runs.submit("acrashed01", "true")
+    folder = runs.host.begin("acrashed01")
+    (folder / "start.json").write_bytes(b"")
+    os.utime(folder / "start.json", (1, 1))
+    view = runs.view("acrashed01")
+    assert (view["state"], view["reason"]) == ("LOST", "host_reboot")
 
 
 def test_a_retry_keeps_its_place_before_younger_jobs(tmp_path: Path) -> None:

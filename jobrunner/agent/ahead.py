@@ -1,0 +1,75 @@
+"""What can be made for the jobs that are next while they wait, so that their starts need not wait for it: the work
+folder, and room for their records."""
+
+import os
+import signal
+
+from . import jobs, kernel, procs
+
+NEXT = 4  # so many of the jobs that come next are seen to
+
+
+class Ahead:
+    """The dispatcher's helper for that: one process at a time, which ends with the dispatcher."""
+
+    def __init__(self, layout):
+        self._layout = layout
+        self._done = {}
+        self._helper = None
+
+    def begin(self, waiting):
+        """See to the first of these entries (in order) whose work folder was not made yet, unless one is being made."""
+        coming = waiting[:NEXT]
+        self._done = {key: True for key in map(_key, coming) if key in self._done}
+        if self._helper is not None:
+            return
+        for entry in coming:
+            if _key(entry) not in self._done:
+                self._done[_key(entry)] = True
+                self._start(entry)
+                return
+
+    def _start(self, entry):
+        pid = os.fork()
+        if pid:
+            self._helper = (pid, entry["id"])
+            return
+        try:
+            kernel.die_with_parent(signal.SIGKILL)
+            procs.close_all_but([2])
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            _make(self._layout, entry)
+        except Exception:
+            pass  # whatever it is: the start makes the folder, and says what is wrong
+        finally:
+            os._exit(0)
+
+    def ended(self, pid):
+        """True if that child was the helper."""
+        if self._helper is None or self._helper[0] != pid:
+            return False
+        self._helper = None
+        return True
+
+    def stop(self, job_id):
+        """A job starts now: nobody else may be at its folder."""
+        if self._helper is not None and self._helper[1] == job_id:
+            pid, self._helper = self._helper[0], None
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _key(entry):
+    return entry["id"], entry.get("attempt") or 1
+
+
+def _make(layout, entry):
+    """Make what an attempt needs that takes nothing along from one before."""
+    from . import room, worktree
+
+    job_id, attempt = entry["id"], entry.get("attempt") or 1
+    run = jobs.run_of(jobs.request(layout, job_id))
+    if run and not (attempt > 1 and run.get("carry")) and not jobs.is_final(layout, job_id):
+        worktree.materialise(layout, job_id, attempt)
+        for path in room.records(layout, job_id, attempt):
+            room.reserve(path, sync=False)

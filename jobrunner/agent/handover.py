@@ -1,0 +1,62 @@
+"""What a supervisor tells the dispatcher that started it, so that its cards go on at once.
+
+Before a card is given, all processes are looked through for one of a job that had it (`starts.keepers`). A job that
+was started after such a look, and of which its supervisor has found nothing left at its end, leaves its cards as clear
+as they were: what carries a job's mark comes from what carried it before. So that look is not taken a second time. It
+is wherever one of these is not so: another dispatcher's job, a supervisor that was killed, jobs in containers.
+"""
+
+import os
+
+
+class Handover:
+    """The dispatcher's end: a pipe whose other end its supervisors have. Also the memory of whose cards are clear."""
+
+    def __init__(self):
+        self._outlet, self.inlet = os.pipe()
+        os.set_blocking(self._outlet, False)
+        os.set_blocking(self.inlet, False)
+        self._given = {}
+        self._unread = b""
+        self._clear = set()
+
+    def descriptors(self):
+        """What a supervisor must not keep of it."""
+        return [self._outlet]
+
+    def given(self, job_id, device, cards):
+        """A job of ours was given cards: they are clear again only when its supervisor says so."""
+        cards = {(device, card) for card in cards}
+        self._given[job_id] = cards
+        self._clear -= cards
+
+    def listen(self):
+        """Take what supervisors have told since."""
+        try:
+            while True:
+                data = os.read(self._outlet, 4096)
+                if not data:
+                    return
+                *lines, self._unread = (self._unread + data).split(b"\n")
+                for line in lines:
+                    self._clear |= self._given.pop(line.decode("ascii", "replace"), set())
+        except BlockingIOError:
+            return
+
+    def over(self, job_id):
+        """A job's supervisor has ended: what it did not tell, it tells no more."""
+        self.listen()
+        self._given.pop(job_id, None)
+
+    def clear(self, device, cards):
+        """True if nothing can be left on these cards of any job of ours."""
+        return bool(cards) and all((device, card) in self._clear for card in cards)
+
+
+def tell(inlet, job_id):
+    """In a supervisor: nothing of the job is left, and its cards' names are free."""
+    if inlet is not None:
+        try:
+            os.write(inlet, job_id.encode("ascii") + b"\n")
+        except OSError:
+            pass  # that dispatcher is gone, or does not listen: the next one looks for itself
