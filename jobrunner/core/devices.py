@@ -39,11 +39,12 @@ def unlinked(device: str, among: Sequence[int], count: int, named: Sequence[int]
     """
     from jobrunner.agent.accelerators import KINDS
 
-    if device not in KINDS or not cards or not count:
+    kind: Any = KINDS.get(device)
+    if kind is None or not cards or not count:
         return ""
     if named is not None:
-        return str(KINDS[device].refusal(named, cards) or "")
-    return str(KINDS[device].choose(among, count, cards)[1] or "")
+        return str(kind.refusal(named, cards) or "")
+    return str(kind.choose(among, count, cards)[1] or "")
 
 
 def migrating() -> tuple[str, ...]:
