@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jobrunner.service.session import Session
 
 Direction = Literal["min", "max"]
+_FAR = 1 << 62  # no journal is that long
 _PAGES = 1000  # a host that always says "ask again" is not asked for ever
 
 
@@ -88,8 +89,9 @@ def _store(session: Session, item: OpenJournal, part: Mapping[str, Any] | None) 
         session.warn(f"{item.job}: {error.message}; {error.remedy}. Its metrics are read after that")
         return False
     begin, following, end = int(part.get("start") or 0), int(part["next"]), bool(part.get("end"))
-    if following == item.offset and not end and not part.get("more"):
-        return False  # nothing new
+    nothing_new = following == item.offset and not end and not part.get("more")
+    if nothing_new or not 0 <= begin <= following < _FAR:
+        return False
     taken = ledger.add(item.job, begin, following, samples, done=end)
     return taken and bool(part.get("more"))
 
