@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -98,7 +100,7 @@ class SharedConnection:
         require_terminal()
         options = ["ControlMaster=no", spawning.control_path(self.path), "BatchMode=yes", "LogLevel=ERROR"]
         words = spawning.argv(master.route(self.target), flags=["-t"], options=options)
-        code = subprocess.call([*words, words_command(self.target.python, argv)])
+        code = _run_here([*words, words_command(self.target.python, argv)])
         if code == 255 and not self.is_connected:
             raise link_lost(self.target.alias, self)
         return code
@@ -106,6 +108,25 @@ class SharedConnection:
     def close(self) -> None:
         """Nothing is opened over it any more. The connection stays for others."""
         self._closed = True
+
+
+def _run_here(words: list[str]) -> int:
+    """Run a program on this terminal to its end; it is told of a new size even where the terminal does not do so."""
+    size = shutil.get_terminal_size()
+    process = subprocess.Popen(words)
+    try:
+        while True:
+            try:
+                return process.wait(0.25)
+            except subprocess.TimeoutExpired:
+                now = shutil.get_terminal_size()
+            if now != size:
+                size = now
+                process.send_signal(signal.SIGWINCH)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
 def impossible(target: HostTarget, *, make: bool = False) -> str:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,19 @@ import pytest
 from jobrunner.core.errors import UsageError
 from jobrunner.lab.sshd import LoopbackHost
 from jobrunner.transport.link import HostLink
+from jobrunner.transport.settings import HostTarget
 
 pytestmark = pytest.mark.needs_sshd
+Reach = Callable[..., HostTarget]
 
 SCRIPT = """
 import sys
 from jobrunner.transport.link import HostLink
-from jobrunner.transport.settings import HostTarget
-with HostLink(HostTarget.of("lab", ssh_config=sys.argv[1])) as link:
-    code = link.interactive(sys.argv[2:])
+from pathlib import Path
+from jobrunner.transport.settings import HostTarget, TransportSettings
+settings = TransportSettings(sockets=Path(sys.argv[2]))
+with HostLink(HostTarget.of("lab", ssh_config=sys.argv[1], transport=sys.argv[3], settings=settings)) as link:
+    code = link.interactive(sys.argv[4:])
 print("ended", code, flush=True)
 """
 
@@ -33,12 +38,20 @@ print("ended", code, flush=True)
 class Terminal:
     """A program at a terminal of the test's own."""
 
-    def __init__(self, host: LoopbackHost, *words: str) -> None:
+    def __init__(self, target: HostTarget, *words: str) -> None:
         self.ours, theirs = pty.openpty()
         self.resize(31, 97)
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "", "LINES": ""}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(host.ssh_config), *words],
+            [
+                sys.executable,
+                "-c",
+                SCRIPT,
+                str(target.ssh_config),
+                str(target.settings.sockets),
+                target.transport,
+                *words,
+            ],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -79,8 +92,8 @@ class Terminal:
         return code
 
 
-def test_keys_size_and_exit_code(host: LoopbackHost) -> None:
-    terminal = Terminal(host, "sh", "-c", 'stty size; read line; echo "got <$line>"; stty size; exit 7')
+def test_keys_size_and_exit_code(host: LoopbackHost, reach: Reach) -> None:
+    terminal = Terminal(reach(host), "sh", "-c", 'stty size; read line; echo "got <$line>"; stty size; exit 7')
     terminal.wait_for(b"31 97")
     terminal.resize(20, 60)
     time.sleep(0.5)  # the size is looked at four times a second
@@ -91,8 +104,10 @@ def test_keys_size_and_exit_code(host: LoopbackHost) -> None:
     assert terminal.close() == 0
 
 
-def test_control_keys_go_to_the_host(host: LoopbackHost) -> None:
-    terminal = Terminal(host, "sh", "-c", "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.05; done")
+def test_control_keys_go_to_the_host(host: LoopbackHost, reach: Reach) -> None:
+    terminal = Terminal(
+        reach(host), "sh", "-c", "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.05; done"
+    )
     terminal.wait_for(b"ready")
     terminal.type(b"\x03")
     terminal.wait_for(b"caught")
@@ -100,8 +115,8 @@ def test_control_keys_go_to_the_host(host: LoopbackHost) -> None:
     assert terminal.close() == 0
 
 
-def test_a_cut_link_gives_the_terminal_back(host: LoopbackHost) -> None:
-    terminal = Terminal(host, "sh", "-c", "echo ready; sleep 60")
+def test_a_cut_link_gives_the_terminal_back(host: LoopbackHost, reach: Reach) -> None:
+    terminal = Terminal(reach(host), "sh", "-c", "echo ready; sleep 60")
     terminal.wait_for(b"ready")
     host.drop_sessions()
     terminal.wait_for(b"the link to lab was lost")

@@ -108,7 +108,7 @@ def test_the_hosts_file_loads() -> None:
     (text,) = blocks("hosts")
     hosts = load_hosts(text, "README.md")
     assert list(hosts.hosts) == ["npu-a"]
-    assert set(re.findall(r"^    ([a-z_]+):", text, re.M)) == set(HostSpec.model_fields) - {"name", "transport"}
+    assert set(re.findall(r"^    ([a-z_]+):", text, re.M)) == set(HostSpec.model_fields) - {"name"}
     assert set(re.findall(r"^([a-z_]+):", text, re.M)) == set(HostsFile.model_fields)
     assert hosts.settings == Settings(), "the values shown are the defaults"
     (line,) = re.findall(r"^settings: (.*)", text, re.M)
