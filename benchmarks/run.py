@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import hosting
+import sharing
 from measure import HEADER, Taken, compare, machine, tell, timed
 
 from tests.support.lab import Client, Lab
@@ -108,6 +109,12 @@ def submits(lab: Lab, client: Client, rounds: int) -> None:
     compare("submit, 2,000 files, unchanged", 1.0, rounds, lambda: ours(big), lambda: hand(big))
 
 
+def shared(lab: Lab, client: Client, rounds: int) -> None:
+    """`submit` of ten files through OpenSSH's client, over a shared connection and cold."""
+    small = folder(client.folder / "small", 10, 2000)
+    sharing.openssh(lab, client, rounds, code=small, rest=BySubmit(lab, client).rest, cold_hand=ByHand(lab, client))
+
+
 def startup(lab: Lab, client: Client, rounds: int) -> None:
     """`--help` and `ls --offline` with 10,000 jobs, beside a bare interpreter."""
     from jobrunner.core.jobs import JobRow
@@ -188,6 +195,7 @@ def ticks(lab: Lab, client: Client, rounds: int) -> None:
 def main() -> None:
     parts = {
         "submit": submits,
+        "shared": shared,
         "startup": startup,
         "memory": memory,
         "handover": handover,
