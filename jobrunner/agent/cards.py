@@ -50,13 +50,19 @@ def read_cards(device=None, timeout_s=10):
         report = _ask(kind, time.monotonic() + share, round(share, 1))
         if report["cards"]:
             return report
-        first = first or report
+        # A tool that is there without its cards says less than one that cannot tell about them.
+        if first is None or (_is_elsewhere(first) and not _is_elsewhere(report)):
+            first = report
     if first:
         return first
     for kind in KINDS.values():
         if ask.present(kind):
             return _report(kind.name, error=_missing(kind))
     return _report(None)
+
+
+def _is_elsewhere(report):
+    return (report["error"] or {}).get("code") in ("no_card", "tool_failed")
 
 
 def _missing(kind):

@@ -154,6 +154,19 @@ def test_odd_answers(only, script, code):
     assert len(report["raw"]) <= cards.RAW_LIMIT
 
 
+def test_a_tool_without_cards_does_not_hide_what_another_says(lab):
+    """All vendors' tools are there; what the host's own one says is not understood."""
+    lab("mlu", 2, fail="| weird | table |", fail_code=0)
+    report = cards.read_cards()
+    assert (report["device"], report["error"]["code"], report["raw"].strip()) == (
+        "mlu",
+        "not_understood",
+        "| weird | table |",
+    )
+    lab("mlu", 0)
+    assert cards.read_cards()["error"]["code"] == "no_card"
+
+
 def test_a_tool_that_cannot_be_run(only):
     path = only("npu", "exit 0\n")
     path.write_bytes(b"\x7fELF nonsense")
