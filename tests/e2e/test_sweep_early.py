@@ -6,9 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobrunner.core.errors import LinkLostError
+from jobrunner.transport.link import HostLink
 from tests.support.lab import Lab
 from tests.support.sweeping import Sweeper, dying
 from tests.support.waiting import eventually
@@ -116,14 +119,30 @@ def test_a_paused_trial_that_is_promoted_goes_on_from_its_checkpoint(laptop: Lap
     assert laptop.json("show", best["job"])["job"]["retry_of"] == first["1"]
 
 
-def test_the_best_paused_trial_runs_to_its_end_when_nothing_else_would(laptop: Laptop) -> None:
+def test_the_best_paused_trial_runs_to_its_end_when_nothing_else_would(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its going on is not lost with the link: neither before the host has it, nor with the answer."""
     sweep = laptop.start_sweep("parameters: {lr: [2, 1]}, early_stop: {method: asha, step: epoch, pause: true}")
+    request, cuts = HostLink.request, ["before", "after"]
+
+    def cut(self: HostLink, op: str, **more: Any) -> Any:
+        when = cuts.pop(0) if op == "clone" and cuts else None
+        answer = None if when == "before" else request(self, op, **more)
+        if when:
+            raise LinkLostError(f"cut {when} the host had it", host=self.alias)
+        return answer
+
+    monkeypatch.setattr(HostLink, "request", cut)
     told = laptop.to_the_end(sweep)
+    assert cuts == [] and sum("cut" in text for text in told) == 2, told
     trials = laptop.trials(sweep)
     assert {lr: (trial["state"], trial["status"]) for lr, trial in trials.items()} == {
         "1": ("COMPLETED", "promoted"), "2": ("CANCELLED", "paused"),
     }  # fmt: skip
-    assert sum("goes on to its end" in text for text in told) == 1
+    assert b"goes on from e1.pt" in laptop.log(trials["1"]["job"])
+    runs = Counter((laptop.folder / "ran").read_text().splitlines())
+    assert runs == {"2 1": 1, "1 1": 1, "1 2": 1, "1 3": 1, "1 4": 1}
 
 
 def test_the_median_rule_stops_what_is_worse_than_the_completed(laptop: Laptop) -> None:

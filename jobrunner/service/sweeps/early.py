@@ -262,20 +262,26 @@ def _mend(session: Session, sweep: SweepRow, entries: Sequence[Entry]) -> list[s
         trial = entry.trial
         if entry.how == "running" and trial.status in ("paused", "stopped"):
             session.ledger.sweeps.change_trial(sweep.id, trial.point, now(), status="promoted")
-        if entry.how == "broken" and entry.source in jobs:
-            why = "its going on was broken off before its host had it; begun anew"
-            new = go_on(
-                session, sweep, trial, jobs[entry.source], why, rung=trial.rung, last=bool(trial.note.get("last"))
-            )
-            told += [f"{_name(sweep, entry)} goes on as {new}: {why}"] if new else []
+        source = jobs.get(entry.source or "")
+        if entry.how == "broken" and source is not None:
+            why = "its going on was broken off before its host had it"
+            last = bool(trial.note.get("last"))
+            told += _let_go_on(session, sweep, entry, source, why, rung=trial.rung, last=last)
     return told
 
 
 def _promote(session: Session, sweep: SweepRow, entry: Entry, decision: Decision, why: str) -> list[str]:
-    """Let a paused trial go on; a host that cannot take it now is a warning, and the trial stays paused."""
     assert entry.row is not None
+    last = decision.verdict == "finish"
+    return _let_go_on(session, sweep, entry, entry.row, why, rung=decision.rung, last=last)
+
+
+def _let_go_on(
+    session: Session, sweep: SweepRow, entry: Entry, source: JobRow, why: str, *, rung: int | None, last: bool
+) -> list[str]:
+    """Let a paused trial go on; a host that cannot take it now is a warning, and a later visit tries again."""
     try:
-        new = go_on(session, sweep, entry.trial, entry.row, why, rung=decision.rung, last=decision.verdict == "finish")
+        new = go_on(session, sweep, entry.trial, source, why, rung=rung, last=last)
     except JobrunnerError as error:
         session.warn(f"{_name(sweep, entry)} was to go on, and could not: {error.message}")
         return []

@@ -176,6 +176,7 @@ def _sort(work: _Work, trials: Sequence[Trial], again: bool) -> tuple[list[Trial
     """The trials that need a new job; those whose sending was cut become parcels under their old ids."""
     session, sweep = work.session, work.sweep
     wanted = {trial.point for trial in trials}
+    going_on = _going_on(work)
     staged = {job.row.id: job for job in session.ledger.find_resumable(digest_of(sweep), sweep.code_digest)}
     alive: dict[str, bool] = {}
     fresh: list[Trial] = []
@@ -184,12 +185,22 @@ def _sort(work: _Work, trials: Sequence[Trial], again: bool) -> tuple[list[Trial
         if trial.point not in wanted:
             continue
         row = work.jobs.get(trial.job or "")
+        if row is not None and row.id in going_on and not (again and row.state.final):
+            continue
         if row is None or unsent(trial, row) or (again and row.state.final):
             fresh.append(trial)
         elif row.id in staged and row.host and _take_over(work, staged[row.id], alive):
             work.add(row.host, staged[row.id].request, resumed=True)
             resumed.append(row.id)
     return fresh, resumed
+
+
+def _going_on(work: _Work) -> set[str]:
+    """Jobs with which a paused trial goes on: who judges the sweep sends them, from their checkpoint."""
+    if work.spec.sweep is None or work.spec.sweep.early_stop is None:
+        return set()
+    told = work.session.ledger.sweeps.requests(work.sweep.id)
+    return {job for job, sweep in told.items() if sweep.get("goes_on")}
 
 
 def _take_over(work: _Work, job: StagedJob, alive: dict[str, bool]) -> bool:
