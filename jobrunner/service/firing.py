@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from jobrunner.upload import Tree
 
 
+_SCHEDULED = "schedule:"
+"""How digests of what a schedule submitted begin."""
+
+
 @dataclass
 class Pass:
     """What one pass over the schedules did: runs as they are now, by what became of them."""
@@ -41,7 +45,7 @@ class Pass:
 
 def fire_due(session: Session, at: datetime) -> Pass:
     """Decide what is due, and fire what can be. An error with one schedule does not keep the others."""
-    done = Pass()
+    done = Pass(errors=finish_sweeps(session))
     schedules = session.ledger.schedules
     rows = {row.id: row for row in schedules.list()}
     for row in rows.values():
@@ -61,6 +65,24 @@ def fire_due(session: Session, at: datetime) -> Pass:
     return done
 
 
+def finish_sweeps(session: Session) -> list[JobrunnerError]:
+    """Send what is unsent of schedules' sweeps: a host was away, or the process that sent them died."""
+    errors: list[JobrunnerError] = []
+    for sweep in session.ledger.sweeps.list():
+        ours = (sweep.spec_digest or "").startswith(_SCHEDULED)
+        if not ours or sweep.state != "staging" or submitters.is_alive(session.home, dict(sweep.submitter)):
+            continue
+        from jobrunner.service.sweeps.submit import send_trials
+        from jobrunner.service.sweeps.view import settle
+
+        try:
+            send_trials(session, sweep, session.ledger.sweeps.trials(sweep.id), at=now())
+            settle(session, sweep.id)
+        except JobrunnerError as error:
+            errors.append(error)
+    return errors
+
+
 def consider(session: Session, row: ScheduleRow, at: datetime, *, always: bool = False) -> list[Decision]:
     """Decide about the due times up to now and note it; `always` notes the time even if nothing was due."""
     timing = timing_of(row.id, row.settings)
@@ -68,8 +90,9 @@ def consider(session: Session, row: ScheduleRow, at: datetime, *, always: bool =
     decisions = decide(timing, since, at, paused=row.state == "paused")
     if decisions or always:
         runs = [(stamp(item.due), item.outcome, item.why) for item in decisions]
-        session.ledger.schedules.consider(row.id, stamp(at), runs, stamp(at))
+        # The file first: what it says of a ledger that is lost may leave a due time out, but never repeats one.
         definitions.write(session, replace(row, considered_until=stamp(at)))
+        session.ledger.schedules.consider(row.id, stamp(at), runs, stamp(at))
     return decisions
 
 
@@ -295,7 +318,7 @@ def _client(schedule: ScheduleRow) -> Mapping[str, Any]:
 
 def _digest(schedule: ScheduleRow, run: Run) -> str:
     """What stands for a spec's digest, so that no submit by hand goes on with a schedule's job."""
-    return f"schedule:{schedule.id}:{run.due}:{int(run.manual)}"
+    return f"{_SCHEDULED}{schedule.id}:{run.due}:{int(run.manual)}"
 
 
 def secrets_at_hand(session: Session, names: Sequence[str]) -> set[str]:

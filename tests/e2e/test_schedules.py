@@ -39,11 +39,11 @@ def client(lab: Lab, tmp_path: Path) -> QuickClient:
 
 
 class Clock:
-    """Ticks of a client at times of our own; the first is a minute from now, where the first run is due."""
+    """Ticks of a client at times of our own; the first comes a second after the next whole minute."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.now = datetime.now(timezone.utc) + MINUTE
+        self.now = (datetime.now(timezone.utc) + MINUTE).replace(second=1, microsecond=0)
 
     def tick(self, later: timedelta = timedelta(0)) -> TickResult:
         self.now += later
@@ -170,7 +170,7 @@ def test_whoever_died_while_firing_leaves_no_run_out_and_none_double(client: Qui
     clock = Clock(client)
     home = client.folder / "state"
     with Ledger(home / "ledger.db") as ledger:
-        due = stamp(clock.now.replace(second=0, microsecond=0))
+        due = stamp(clock.now.replace(second=0))
         ledger.schedules.consider(id_, stamp(clock.now), [(due, "waiting", None)], now())
         [run] = ledger.schedules.open_runs()
         me = Submitter(home)
@@ -326,3 +326,28 @@ def test_serve_fires_what_was_missed_once_and_ends_at_once(client: QuickClient) 
     due = [run["due"] for run in fired]
     assert due and len(set(due)) == len(due) and all((line["v"], line["command"]) == (1, "serve") for line in lines)
     assert len([run for run in history(client, id_) if run["outcome"] == "fired"]) == len(due)
+
+
+def test_a_sweep_whose_firing_was_killed_goes_on_with_every_point_once(client: QuickClient) -> None:
+    text = (
+        "device: cpu\ncode: null\ncommand: [echo, '{n}']\nsweep: {parameters: {n: [1, 2, 3]}}\n"
+        "schedule: {cron: '* * * * *', timezone: UTC}\n"
+    )
+    client.run("schedule", "add", str(client.spec(text, "grid")))
+    clock = Clock(client)
+    [fired] = clock.tick().runs["fired"]
+    with Ledger(client.folder / "state" / "ledger.db") as ledger:
+        # As if it had died after the first trial was sent, before it noted that the sweep is sent.
+        trials = ledger.sweeps.trials(fired["sweep"])
+        for trial in trials[1:]:
+            client.until(str(trial.job), "COMPLETED")
+        with ledger._store.write() as db:
+            db.execute("UPDATE runs SET outcome = 'firing', sweep = NULL, claimed_by = ?", ('{"token":"1-dead"}',))
+            db.execute("UPDATE sweeps SET state = 'staging'")
+            db.execute("UPDATE trials SET job = NULL WHERE number > 0")
+        [again] = clock.tick().runs["fired"]
+        assert again["sweep"] == fired["sweep"] and len(ledger.sweeps.list()) == 1
+        now_sent = ledger.sweeps.trials(fired["sweep"])
+        assert now_sent[0].job == trials[0].job and all(trial.job for trial in now_sent)
+        clock.tick()
+        assert ledger.sweeps.get(fired["sweep"]).state in ("running", "done")
