@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ import pytest
 from jobrunner.core.halving import Decision, Rule
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.ledger import Ledger
 from jobrunner.ledger.metrics import Sample
 from jobrunner.ledger.sweeps import SweepRow, Trial
+from jobrunner.service.metrics import objective_of
 from jobrunner.service.sweeps import early
 from jobrunner.service.sweeps.adaptive import State, seen, silent
 from jobrunner.service.sweeps.early import Entry, by, decide, how_is
@@ -58,6 +62,23 @@ def test_the_jobs_of_a_trial_are_one_story() -> None:
     assert chain("c", told) == ["a", "b", "c"]
     assert chain("a", told) == ["a"] and chain(None, told) == [] and chain("x", told) == ["x"]
     assert chain("new", told) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "wanted"), [("loss min", (0.7, 0.9)), ("loss min best", (0.5, 0.5)), ("loss max best", (0.9, 0.9))]
+)
+def test_what_was_told_before_a_pause_counts(tmp_path: Path, objective: str, wanted: tuple[float, float]) -> None:
+    """Job b goes on from a, and has told something; c goes on from a, and has not."""
+    spec = {"sweep": {"early_stop": {"pause": True}}}
+    sweep = SweepRow("s", "s", "grid", "running", AT, spec, objective=objective)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        for id_, before, values in (("a", None, [0.5, 0.9]), ("b", "ajobaaaaa", [0.8, 0.7]), ("c", "ajobaaaaa", [])):
+            request = {"run": {"metrics": {"loss": "x"}}, "sweep": {"id": "s", "goes_on": before}}
+            one = JobRow(f"{id_}job{id_ * 5}", "t", JobState.STAGING, host="h", submitted_at=AT, sweep="s")
+            ledger.insert_staging(one, request, "d", None, {})
+            ledger.metrics.add(one.id, 0, 10, [Sample("loss", float(at), value) for at, value in enumerate(values)])
+        found = objective_of(SimpleNamespace(ledger=ledger), sweep, ["bjobbbbbb", "cjobccccc"])  # type: ignore[arg-type]
+    assert (found["bjobbbbbb"].value, found["cjobccccc"].value) == wanted
 
 
 def entry(number: int, how: str, *values: float, **kept: Any) -> Entry:
