@@ -18,9 +18,13 @@ MOST_SPARE = 3  # so many shared connections to one host may be full before it i
 
 @dataclass
 class Way:
-    """How a link came to its host, for when it has to go there again. `spare`: so many shared ones were full."""
+    """How a link came to its host, for when it has to go there again.
+
+    `spare`: so many shared connections were full. `note`: what a person should know of it.
+    """
 
     spare: int = 0
+    note: str = ""
 
     def open(self, target: HostTarget, *, stop: threading.Event) -> Connection:
         """A connection that is logged in, by the target's transport. Raises a HostError that says what is wrong.
@@ -32,7 +36,8 @@ class Way:
             return open_connection(target, stop=stop)
         missing = openssh.impossible(target, make=target.transport == "openssh")
         if missing:
-            log.debug("%s: Fabric is taken: %s", target.alias, missing)
+            if target.transport == "openssh":
+                self.note = f"{target.alias} is reached by Fabric, not by OpenSSH's client: {missing}"
             return open_connection(target, stop=stop)
         if target.transport == "openssh":
             return self._shared(target, stop)

@@ -50,6 +50,7 @@ class HostLink:
         self._ready: Session | None = None
         self._not_ready: Exception | None = None
         self._way = Way()
+        self._noisy = False
         self._spent: dict[str, float] = {}
 
     # What others use
@@ -184,6 +185,8 @@ class HostLink:
                 raise self._closed()
             fresh = self._way.open(self.target, stop=self._stop)
             self._count(fresh.took)
+            if self._way.note and self._way.note not in self.notes:
+                self.notes.append(self._way.note)
             with self._lock:
                 if not self._stop.is_set():
                     self._connection = fresh
@@ -389,7 +392,8 @@ class HostLink:
 
     def _note(self, session: Session) -> None:
         """One line for a person about a shell that talks when it should not."""
-        if session.noise and not self.notes:
+        if session.noise and not self._noisy:
+            self._noisy = True
             self.notes.append(
                 f"the login shell of {self.alias} prints text for every command, which can break other tools "
                 f"({start_file(session.shell)}): {shown(session.noise, 80)!r}"

@@ -188,13 +188,19 @@ def _start(target: HostTarget, path: Path, spare: int, stop: threading.Event) ->
 
     asking = path.with_name(f"{target.config.digest}.asks")  # there: a person had to help the last time
     ask = target.settings.attended and asking.exists()
-    try:
-        heard = master.start(target, path, ask=ask, stop=stop)
-    except HostError as error:
-        if ask or not master.may_ask(error, target):
-            raise
-        ask, heard = True, master.start(target, path, ask=True, stop=stop)
+    # Before it starts: should we be killed meanwhile, `hosts disconnect` still knows what it belongs to.
     sockets.note(path, target.alias, f"{target.config.user}@{target.config.hostname}:{target.config.port}")
+    try:
+        try:
+            heard = master.start(target, path, ask=ask, stop=stop)
+        except HostError as error:
+            if ask or not master.may_ask(error, target):
+                raise
+            ask, heard = True, master.start(target, path, ask=True, stop=stop)
+    except BaseException:
+        if not path.exists():
+            sockets.remove(path)
+        raise
     if ask:
         with contextlib.suppress(OSError):
             asking.touch(0o600)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -20,6 +21,7 @@ from jobrunner.transport import mux
 
 # What a socket's address may be long (104 on macOS, 108 on Linux, with the NUL), less what ssh appends while it binds.
 LONGEST = (107 if sys.platform.startswith("linux") else 103) - 18
+_SOCKET = re.compile(r"[0-9a-f]{16}\.\d")
 _NAME = 22  # `<16 hex digits>.<spare>`, and the `.json` or `.lock` beside it, which are no sockets
 
 
@@ -89,9 +91,11 @@ def note(path: Path, alias: str, address: str) -> None:
 def existing(wanted: Path) -> Iterator[Shared]:
     """Every shared connection of ours, also such as have died and left their socket."""
     for place in (wanted, _short(wanted)):
-        for path in sorted(place.glob("*.json")) if place.is_dir() and _private(place) else ():
-            path = path.with_suffix("")
-            yield Shared(path, str(_facts(path).get("alias", "")), mux.master_pid(path))
+        names = os.listdir(place) if place.is_dir() and _private(place) else []
+        for name in sorted({name.removesuffix(".json") for name in names}):
+            if _SOCKET.fullmatch(name):
+                path = place / name
+                yield Shared(path, str(_facts(path).get("alias", "")), mux.master_pid(path))
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from jobrunner.core.errors import AuthError, ConnectError, HostKeyError, JobrunnerError
 from jobrunner.lab.sshd import LoopbackHost, write_key_pair
+from jobrunner.transport import sockets
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, TransportSettings
 from tests.support.hosts import ServerOf, end_shared, loopback, test_agent
@@ -103,6 +104,7 @@ def test_a_port_where_nothing_listens(at: Any) -> None:
     error, took = failure(at(f" Port {port}\n"))
     assert (type(error), error.code) == (ConnectError, "refused") and str(port) in error.message
     assert took < 1.5
+    assert not list(sockets.existing(at("").settings.sockets)), "nothing is left of it"
 
 
 def test_an_address_that_does_not_answer(at: Any) -> None:

@@ -210,8 +210,12 @@ def test_without_an_ssh_program_fabric_is_taken(
 ) -> None:
     target = reach(own)
     monkeypatch.setattr("jobrunner.transport.sockets.ssh_program", lambda: "")
-    assert openssh.impossible(target) == "there is no `ssh` program"
-    assert echo(target) == "fabric"
+    with HostLink(target, image=test_agent()) as link:
+        assert link.request("echo", value=1)["value"] == 1
+        assert link.notes == ["lab is reached by Fabric, not by OpenSSH's client: there is no `ssh` program"]
+    with HostLink(replace(target, transport="auto"), image=test_agent()) as link:
+        link.open()
+        assert link.notes == []
 
 
 def test_a_changed_configuration_is_another_connection(own: LoopbackHost, reach: Reach) -> None:
