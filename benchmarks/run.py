@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import hosting
 import sharing
+import sweeping
 from measure import HEADER, Taken, compare, machine, tell, timed
 
 from tests.support.lab import Client, Lab
@@ -201,6 +202,8 @@ def main() -> None:
         "handover": handover,
         "queue": queue,
         "tick": ticks,
+        "grid": sweeping.grid,
+        "trials": sweeping.short_trials,
     }
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)

@@ -45,14 +45,16 @@ class TrialView:
 
     def as_json(self) -> dict[str, Any]:
         """One trial of `sweep show --json`."""
+        from jobrunner.service.metrics import spelled
+
         row, found = self.row, self.objective
         return {
             "number": self.trial.number,
             "point": self.trial.point,
             "parameters": dict(self.trial.parameters),
             "rank": self.rank,
-            "objective": found.value if found else None,
-            "step": found.step if found else None,
+            "objective": spelled(found.value if found else None),
+            "step": spelled(found.step if found else None),
             "state": self.state,
             "status": self.trial.status,
             "rung": self.trial.rung,
