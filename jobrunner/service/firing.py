@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.duetimes import Before, Decision, Timing, decide, instant, judge, stamp, timing_of
-from jobrunner.core.errors import HostError, JobrunnerError, LinkLostError, NotFoundError
+from jobrunner.core.errors import HostError, JobrunnerError, LedgerError, LinkLostError, NotFoundError
 from jobrunner.core.ids import new_id
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
@@ -226,6 +226,7 @@ def fire_run(session: Session, schedule: ScheduleRow, run: Run) -> Run:
     """Submit a run. It is as it was (`waiting`, and why) if no host answers or the answer was cut; `failed` (and why)
     if it cannot be submitted as things are."""
     from jobrunner.core.spec import spec_from_json
+    from jobrunner.upload import ChangedError
 
     me = submitters.Submitter(session.home)
     try:
@@ -241,10 +242,15 @@ def fire_run(session: Session, schedule: ScheduleRow, run: Run) -> Run:
         except LinkLostError as error:
             # The host may have it: the claim outlives us, and the next pass asks.
             return replace(run, why=error.message)
+        except LedgerError:
+            raise  # nothing can be noted now; the claim is found without its process by the next pass
         except HostError as error:
             return _settled(session, run, "waiting", f"waits for its host: {error.message}", job=None)
+        except ChangedError as error:
+            return _settled(session, run, "waiting", f"waits for its code: {error.message}", job=None)
         except JobrunnerError as error:
-            return _settled(session, run, "failed", error.message, job=None)
+            why = f"{error.message}; {error.remedy}" if error.remedy else error.message
+            return _settled(session, run, "failed", why, job=None)
     finally:
         me.close()
 
@@ -297,8 +303,8 @@ def _send_sweep(session: Session, schedule: ScheduleRow, run: Run, spec: JobSpec
 
 
 def _why_late(run: Run) -> str | None:
-    """What a run had waited for stays with it; that it was spread by jitter is no news."""
-    return run.why if run.why and not run.why.startswith("starts at ") else None
+    """What a run had waited for stays with it; that it was spread by jitter, or asked for, is no news."""
+    return run.why if run.why and not run.why.startswith(("starts at ", "asked for")) else None
 
 
 def _code(session: Session, schedule: ScheduleRow, spec: JobSpec) -> Tree | None:
@@ -338,6 +344,10 @@ def secrets_at_hand(session: Session, names: Sequence[str]) -> set[str]:
 def error_of(session: Session, row: ScheduleRow, run: Run) -> JobrunnerError:
     """The error for a person who asked for a run that could not be fired."""
     kind = HostError if run.outcome == "waiting" else JobrunnerError
-    error = kind(f"{row.name} ({row.id}) was not submitted: {run.why}", code="not_fired", remedy="mend it, and again")
+    error = kind(
+        f"{row.name} ({row.id}) was not submitted: {run.why}",
+        code="not_fired",
+        remedy=f"then `jobrunner schedule run {row.id}`",
+    )
     error.exit_code = 3 if run.outcome == "waiting" else 2
     return error

@@ -75,7 +75,7 @@ def kept(folder: Path, digest: str) -> Tree:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise _gone(folder, digest, str(error)) from error
     if missing:
-        raise _gone(folder, digest, f"{len(missing)} files are missing, {missing[0]} is one")
+        raise _gone(folder, digest, f"what was {missing[0]} is missing")
     root = os.fsencode(os.path.realpath(folder))
     tree = PinnedTree(root, entries, rows=tuple(tuple(row) for row in rows))
     if tree.digest != digest:
