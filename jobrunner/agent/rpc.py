@@ -25,6 +25,7 @@ OPERATIONS = {
     "wish": "wish.run",
     "wait": "wait.run",
     "resolve": "resolve.run",
+    "give": "give.run",
     "checkpoints": "checkpoints.run",
     "promote": "promote.run",
     "rollback": "promote.run_rollback",

@@ -40,24 +40,56 @@ def tell(session: Session, found: Reconciled) -> None:
         for job in live.get(alias, ()):
             if job.state is not JobState.QUEUED:
                 continue
-            ended = {row.id: row.state.value for row in _elsewhere(session, job.id, waits) if row.state.final}
-            if ended:
-                _tell(session, found, alias, job.id, ended)
+            rows = [row for row in _elsewhere(session, job.id, waits) if row.state.final]
+            later = {row.id for row in needed(session, job.id, waits)} if rows else set()
+            ended = {row.id: row.state.value for row in rows if row.id not in later}
+            try:
+                if ended:
+                    resolve(session, alias, job.id, ended)
+            except HostError as error:
+                found.errors[alias] = error
 
 
-def _tell(session: Session, found: Reconciled, alias: str, id_: str, ended: dict[str, str]) -> None:
-    key, said = f"told:{id_}", json.dumps(ended, sort_keys=True)
+def needed(session: Session, id_: str, waits: Mapping[str, Sequence[str]]) -> list[JobRow]:
+    """The jobs on other hosts whose checkpoints a queued job's words name: their ends are told when these are there.
+
+    Not those whose end is not the one that the job waits for: it is told of that at once.
+    """
+    rows = _elsewhere(session, id_, waits)
+    if not rows or session.ledger.get(id_).state is not JobState.QUEUED:
+        return []
+    run = session.ledger.detail(id_).request.get("run", {})
+    named = _named(run)
+    when = {str(item.get("job")): item.get("when") or "ok" for item in run.get("after") or ()}
+    return [row for row in rows if row.id in named and _hoped(row, when.get(row.id, "ok"))]
+
+
+def _named(run: Mapping[str, Any]) -> set[str]:
+    from jobrunner.core.placeholders import OPEN, find
+
+    command = run.get("command") or {}
+    words = [*(command.get("argv") or ()), *(command.get("args") or ()), *(run.get("resume_args") or ())]
+    return {job for word in words if f"{OPEN}:" in word for job in find(word)[1] if job is not None}
+
+
+def _hoped(row: JobRow, when: str) -> bool:
+    fine = row.state is JobState.COMPLETED
+    return not row.state.final or when == "any" or fine == (when == "ok")
+
+
+def resolve(
+    session: Session, alias: str, id_: str, ended: Mapping[str, str], checkpoints: Mapping[str, str] | None = None
+) -> bool:
+    """Tell a host how jobs ended that one of its jobs waits for, and where their checkpoints are; False if it knows."""
+    key, said = f"told:{id_}", json.dumps([ended, checkpoints] if checkpoints else ended, sort_keys=True)
     if session.ledger.meta(key) == said:
-        return
+        return False
     link = session.link(alias)
-    try:
-        answer: dict[str, Any] = link.request("resolve", id=id_, after=ended)
-    except HostError as error:
-        found.errors[alias] = error
-        return
+    answer: dict[str, Any] = link.request("resolve", id=id_, after=ended, checkpoints=checkpoints or {})
     views = {job: view for job, view in answer["jobs"].items() if view}
     session.ledger.apply_views(alias, link.host_facts["instance"], views, now())
     session.ledger.set_meta(key, said)
+    return True
 
 
 def _elsewhere(session: Session, id_: str, waits: Mapping[str, Sequence[str]]) -> list[JobRow]:

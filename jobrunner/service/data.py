@@ -58,6 +58,11 @@ def pull_checkpoints(session: Session, word: str, which: str, to: Path | None = 
     return _result(session, row, folder, pulled, _listed(session, id_))
 
 
+def fetch_checkpoint(session: Session, row: JobRow, to: Path) -> Pulled:
+    """Fetch a job's newest checkpoint into a folder of its own. NotFoundError if there is none."""
+    return _pull(session, row, to, checkpoint="last")
+
+
 def pull(session: Session, word: str, paths: Sequence[str], to: Path | None = None) -> PullResult:
     """Fetch files of a job by path or pattern (default: the spec's `outputs`, else all of JOBRUNNER_OUTPUT_DIR)."""
     id_ = session.ledger.resolve(word)

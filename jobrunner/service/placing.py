@@ -11,6 +11,7 @@ from jobrunner.service.reconcile import reconcile
 from jobrunner.service.session import Session
 
 if TYPE_CHECKING:
+    from jobrunner.core.jobs import JobRow
     from jobrunner.core.placement import HostFacts, Placement
     from jobrunner.core.spec import JobSpec
     from jobrunner.ledger import HostRow
@@ -51,12 +52,15 @@ def facts_of(session: Session, spec: JobSpec, only: str | None, among: Sequence[
 
 def _candidates(session: Session, spec: JobSpec, only: str | None) -> list[str]:
     """Hosts that a spec may go to by its own words; all known ones where it names none."""
-    holders = _holders(session, spec)
+    named = _named(session, spec)
+    holders = {row.host: row.id for row in named if row.host is not None}
     names = [only] if only is not None else list(spec.hosts) or session.known_aliases()
     if holders:
-        names = [name for name in holders if name in names or (only is None and not spec.hosts)]
-        if not names or len(holders) > 1:
-            raise _checkpoint_elsewhere(holders)
+        near = [name for name in holders if name in names or (only is None and not spec.hosts)]
+        if near and len(holders) == 1:
+            names = near
+        elif not {row.id for row in named} <= {session.ledger.resolve(item.job) for item in spec.after}:
+            raise _checkpoint_elsewhere(holders)  # it would not wait until `tick` has brought it
     if not names:
         raise UsageError(
             "no hosts are known, so there is nowhere to send a job",
@@ -66,14 +70,14 @@ def _candidates(session: Session, spec: JobSpec, only: str | None) -> list[str]:
     return names
 
 
-def _holders(session: Session, spec: JobSpec) -> dict[str, str]:
-    """The hosts of the jobs whose checkpoints a spec's words name (`{checkpoint:JOB}`): a path there, with the job."""
+def _named(session: Session, spec: JobSpec) -> list[JobRow]:
+    """The jobs whose checkpoints a spec's words name (`{checkpoint:JOB}`): paths on their hosts."""
     from jobrunner.core.placeholders import OPEN, find
 
-    words = [word for word in (*spec.args, *spec.resume_args) if f"{OPEN}:" in word]
+    command = spec.command if not isinstance(spec.command, str) else ()
+    words = [word for word in (*(command or ()), *spec.args, *spec.resume_args) if f"{OPEN}:" in word]
     named = [job for word in words for job in find(word)[1] if job is not None]
-    rows = [session.ledger.get(session.ledger.resolve(job)) for job in named]
-    return {row.host: row.id for row in rows if row.host is not None}
+    return [session.ledger.get(session.ledger.resolve(job)) for job in named]
 
 
 def _checkpoint_elsewhere(holders: Mapping[str, str]) -> UsageError:
@@ -81,7 +85,8 @@ def _checkpoint_elsewhere(holders: Mapping[str, str]) -> UsageError:
     return UsageError(
         f"the spec names a checkpoint that lies on a host where this job may not go ({where})",
         code="checkpoint_elsewhere",
-        remedy="let it go to that host, or `jobrunner checkpoints JOB --pull last` and send the file with the code",
+        remedy="let it go to that host, or name the job in `after` as well: then `jobrunner tick` (or `serve`) brings "
+        "its checkpoint along once it has ended",
     )
 
 

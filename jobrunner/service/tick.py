@@ -180,6 +180,13 @@ def _moves(work: _Pass) -> None:
     ]
 
 
+def _checkpoints(work: _Pass) -> None:
+    """Jobs that wait for a job elsewhere get its checkpoint."""
+    from jobrunner.service import giving
+
+    giving.bring(work.session, work.found)
+
+
 def _pulls(work: _Pass) -> None:
     done = followups.pull_ended(work.session, work.at)
     work.errors += done.errors
@@ -200,6 +207,7 @@ _PARTS: tuple[tuple[str, Callable[[_Pass], None]], ...] = (
     ("schedules", _schedules),
     ("sweeps", _sweeps),
     ("moving trials", _moves),
+    ("passing checkpoints on", _checkpoints),
     ("fetching checkpoints", _pulls),
     ("promoting models", _promotions),
 )

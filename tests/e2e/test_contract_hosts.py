@@ -218,9 +218,31 @@ def test_a_job_waits_for_one_on_another_host(lab: Lab, bare: Lab, tmp_path: Path
     good, bad = (client.submit(after % when, when, "--host", "lab") for when in ("failed", "ok"))
     rows = client.json("wait", good, bad, "--timeout", "30s", code=1)["jobs"]
     assert [(row["state"], row["reason"]) for row in rows] == [("COMPLETED", None), ("FAILED", "dependency")]
-    text = f"device: cpu\ncode: null\ncommand: [echo]\nargs: ['{{checkpoint:{first}}}']\nafter: [{first}]\n"
-    error = client.json("submit", str(client.spec(text, "third")), "--host", "lab", code=2)["errors"][0]
-    assert error["code"] == "checkpoint_elsewhere" and "bare" in error["message"]
+
+
+def test_the_checkpoint_of_a_job_is_brought_to_one_on_another_host(lab: Lab, bare: Lab, tmp_path: Path) -> None:
+    client = QuickClient(tmp_path / "client", lab, bare)
+    saves = "echo weights > step-5.bin; exit %s"
+    spec = CPU + "command: {}\ncheckpoints: {{paths: ['*.bin']}}\n"
+    first = client.submit(spec.format(saves % 0), "first", "--host", "bare")
+    broken = client.submit(spec.format(saves % 1), "broken", "--host", "bare")
+    reads = "device: cpu\ncode: null\ncommand: [cat, '{checkpoint:%s}']\nafter: [{job: %s, when: %s}]\n"
+    ids = {
+        (job, when): client.submit(reads % (job, job, when), f"{when}-{number}", "--host", "lab")
+        for number, (job, when) in enumerate([(first, "ok"), (broken, "any"), (broken, "failed"), (broken, "ok")])
+    }
+    assert client.json("wait", first, broken, code=1)
+    client.run("ls")
+    assert [client.row(id_)["state"] for id_ in list(ids.values())[:3]] == ["QUEUED"] * 3, "a mere look brings nothing"
+    assert client.until(ids[broken, "ok"], "FAILED")["reason"] == "dependency"
+    client.run("tick")
+    for id_ in list(ids.values())[:3]:
+        row = client.until(id_, "COMPLETED", "FAILED")
+        assert row["state"] == "COMPLETED", client.log(id_)
+        assert client.log(id_) == b"weights\n"
+        [event] = [event for event in client.row(id_)["events"] if event["kind"] == "given"]
+        assert "/given/" in event["path"]
+    client.run("tick")
 
 
 def test_a_line_in_the_crontab_while_something_is_queued(lab: Lab, tmp_path: Path) -> None:
