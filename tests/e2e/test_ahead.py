@@ -43,6 +43,16 @@ def test_the_second_submit_goes_ahead_over_one_connection(lab: Lab, client: Clie
     client.until(id_, "COMPLETED")
 
 
+def test_timings_name_every_phase(client: Client) -> None:
+    done = client.run("submit", str(client.spec(SPEC, "again")), "--json", "--timings")
+    told = json.loads(done.stdout)["timings"]
+    phases = ["import", "spec", "code", "connect", "authenticate", "request", "host work", "ledger", "total"]
+    assert [name for name in told if name != "transfer"] == phases
+    assert all(seconds > 0 for seconds in told.values())
+    assert told["total"] > max(told["import"], told["spec"], told["host work"])
+    assert [line.split()[1] for line in done.stderr.splitlines() if line.startswith("timing: ")][-1] == "total"
+
+
 def test_a_spec_that_has_become_wrong_is_refused_and_nothing_reaches_the_host(lab: Lab, client: Client) -> None:
     before = {path.name for path in lab.root.glob("hosts/*/jobs/*")}
     path = client.spec("device: cpu\ncommand: 'true'\ncolour: red\n", "again")
