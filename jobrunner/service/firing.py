@@ -22,6 +22,7 @@ from jobrunner.ledger.schedules import Run, ScheduleRow
 from jobrunner.service import definitions, staging, submitters
 from jobrunner.service.clock import now
 from jobrunner.service.session import Session, client_identity
+from jobrunner.service.staging import NOT_REACHED
 
 if TYPE_CHECKING:
     from jobrunner.core.spec import JobSpec
@@ -41,6 +42,8 @@ class Pass:
     skipped: list[Run] = field(default_factory=list)
     failed: list[Run] = field(default_factory=list)
     errors: list[JobrunnerError] = field(default_factory=list)
+    away: dict[str, str] = field(default_factory=dict)
+    """Hosts that did not answer in this pass, and why: they are not asked for each schedule anew."""
 
 
 def fire_due(session: Session, at: datetime) -> Pass:
@@ -86,9 +89,10 @@ def finish_sweeps(session: Session) -> list[JobrunnerError]:
 def consider(session: Session, row: ScheduleRow, at: datetime, *, always: bool = False) -> list[Decision]:
     """Decide about the due times up to now and note it; `always` notes the time even if nothing was due."""
     timing = timing_of(row.id, row.settings)
-    since = min(instant(row.considered_until), at)
+    until = instant(row.considered_until)
+    since = min(max(until, instant(row.added_at)), at)
     decisions = decide(timing, since, at, paused=row.state == "paused")
-    if decisions or always:
+    if decisions or always or until > at:  # a clock that was set back counts from now on
         runs = [(stamp(item.due), item.outcome, item.why) for item in decisions]
         # The file first: what it says of a ledger that is lost may leave a due time out, but never repeats one.
         definitions.write(session, replace(row, considered_until=stamp(at)))
@@ -115,7 +119,7 @@ def _work_off(session: Session, schedule: ScheduleRow, runs: Sequence[Run], at: 
     for place, run in enumerate(runs):
         due = [instant(other.due) for other in runs[place + 1 :] if not other.manual]
         later = next((moment for moment in due if timing.start(moment) <= at), None)
-        result = _work_on(session, schedule, timing, run, at, ahead, later)
+        result = _work_on(session, schedule, timing, run, at, ahead, later, done.away)
         if result is None:
             continue
         getattr(done, result.outcome if result.outcome != "firing" else "waiting").append(result)
@@ -131,6 +135,7 @@ def _work_on(
     at: datetime,
     ahead: Before | None,
     later: datetime | None,
+    away: dict[str, str],
 ) -> Run | None:
     """One open run; as it is afterwards, or None if it is none of our business now."""
     if run.outcome == "firing":
@@ -154,7 +159,20 @@ def _work_on(
             verdict = replace(verdict, do="wait", why=why)
     if verdict.do == "wait":
         return run if run.why == verdict.why else _settled(session, run, "waiting", verdict.why)
-    return fire_run(session, schedule, run)
+    return _fire_unless_away(session, schedule, run, away)
+
+
+def _fire_unless_away(session: Session, schedule: ScheduleRow, run: Run, away: dict[str, str]) -> Run:
+    """Fire a run, unless every host that could take it has been found silent in this pass."""
+    hosts = [schedule.host] if schedule.host else list(schedule.spec.get("hosts") or session.known_aliases())
+    if hosts and all(host in away for host in hosts):
+        why = f"waits for its host: {away[hosts[0]]}"
+        return run if run.why == why else _settled(session, run, "waiting", why)
+    fired = fire_run(session, schedule, run)
+    if fired.outcome == "waiting":
+        known = {host: session.ledger.host(host) for host in hosts}
+        away.update({host: row.error for host, row in known.items() if row is not None and row.error})
+    return fired
 
 
 def _settled(session: Session, run: Run, outcome: str, why: str | None, **changes: Any) -> Run:
@@ -245,6 +263,8 @@ def fire_run(session: Session, schedule: ScheduleRow, run: Run) -> Run:
         except LedgerError:
             raise  # nothing can be noted now; the claim is found without its process by the next pass
         except HostError as error:
+            if isinstance(error, NOT_REACHED) and error.host:
+                session.ledger.mark_unreachable(error.host, error.message, now())
             return _settled(session, run, "waiting", f"waits for its host: {error.message}", job=None)
         except ChangedError as error:
             return _settled(session, run, "waiting", f"waits for its code: {error.message}", job=None)

@@ -105,9 +105,14 @@ def test_a_due_time_fires_once_whoever_asks_and_whatever_the_clock_does(client: 
     assert "catch_up is latest" in runs[1]["why"] and runs[0]["job"] == fired["job"]
     request = json.loads((lab.job_folder(fired["job"]) / "request.json").read_text())
     assert request["schedule"] == {"id": id_, "name": "nightly", "due": runs[0]["due"], "manual": False}
+    ahead = timedelta(days=400)
+    assert len(clock.tick(ahead).runs["fired"]) == 1, "a clock that is wrong by a year"
+    assert clock.tick(MINUTE - ahead).runs["fired"] == [] and len(clock.tick(MINUTE).runs["fired"]) == 1, (
+        "and right again"
+    )
     client.json("schedule", "pause", id_)
     assert clock.tick(MINUTE).runs["fired"] == []
-    assert history(client, id_)[-1]["why"] == "paused"
+    assert [run["why"] for run in history(client, id_) if run["due"] < stamp(clock.now)][-1] == "paused"
 
 
 def test_runs_that_overlap(client: QuickClient) -> None:
@@ -135,12 +140,14 @@ def test_runs_that_overlap(client: QuickClient) -> None:
 
 def test_a_host_that_is_away_is_waited_for(client: QuickClient, lab: Lab) -> None:
     id_ = add(client)
+    other = add(client, name="other")
     clock = Clock(client)
     lab.sshd.stop()
     try:
         away = clock.tick()
-        assert away.runs["fired"] == [] and len(away.runs["waiting"]) == 1
-        assert "waits for its host" in history(client, id_)[-1]["why"]
+        assert away.runs["fired"] == [] and len(away.runs["waiting"]) == 2
+        assert "waits for its host" in history(client, id_)[-1]["why"] == history(client, other)[-1]["why"]
+        client.run("schedule", "rm", "other")
     finally:
         lab.sshd.start()
     [fired] = clock.tick(timedelta(seconds=30)).runs["fired"]
