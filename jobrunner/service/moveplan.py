@@ -22,7 +22,8 @@ def planned(session: Session, found: Reconciled) -> list[Step]:
     jobs = session.ledger.moves.candidates()
     noted = session.ledger.moves.all()
     aliases = [alias for alias in session.known_aliases() if alias not in found.errors]
-    waiting = [_waiting(session, job, job.id not in noted) for job in jobs if job.state == "QUEUED" and _ready(job)]
+    only = {row.id: row.host for row in session.ledger.sweeps.list()}
+    waiting = [_waiting(job, job.id not in noted, only) for job in jobs if job.state == "QUEUED" and _ready(job)]
     movable = [job for job in waiting if job.movable]
     if not movable or len(aliases) < 2:
         return []
@@ -35,17 +36,20 @@ def _ready(job: Candidate) -> bool:
     return not (job.hold or job.not_before or job.cancelled)
 
 
-def _waiting(session: Session, job: Candidate, free: bool) -> Waiting:
-    """A queued job as `plan` sees it. Only a trial that has not begun, and that nothing ties to its host, may move."""
+def _waiting(job: Candidate, free: bool, only: Mapping[str, str | None]) -> Waiting:
+    """A queued job as `plan` sees it. Only a trial that has not begun, and that nothing ties to its host, may move.
+
+    `only` has the one host that a sweep may use (`--host`), if it was told so, by sweep.
+    """
     run, told = job.request.get("run") or {}, job.request.get("sweep")
     sweep = told if isinstance(told, dict) else {}
-    demand = _demand(session, job)
+    demand = _demand(job, only.get(job.sweep or ""))
     tied = bool(run.get("after") or job.request.get("retry_of") or (job.attempt or 1) > 1 or demand.only)
     share = sweep.get("parallel") if isinstance(sweep.get("parallel"), int) else None
     return Waiting(job.id, job.host, demand, job.sweep, share, bool(free and job.sweep and not tied))
 
 
-def _demand(session: Session, job: Candidate) -> Demand:
+def _demand(job: Candidate, only: str | None) -> Demand:
     run, spec = job.request.get("run") or {}, job.request.get("spec") or {}
     ids = run.get("card_ids") or None
     cards = len(ids) if ids else int(run.get("cards") or 0)
@@ -55,18 +59,8 @@ def _demand(session: Session, job: Candidate) -> Demand:
         card_ids=tuple(ids) if ids else None,
         hosts=tuple(spec.get("hosts") or ()),
         tags=tuple(spec.get("tags") or ()),
-        only=_only(session, job.sweep),
+        only=only,
     )
-
-
-def _only(session: Session, sweep: str | None) -> str | None:
-    """The one host that a sweep may use (`--host`), if it was told so."""
-    if sweep is None:
-        return None
-    try:
-        return session.ledger.sweeps.get(sweep).host
-    except NotFoundError:
-        return None
 
 
 def _wanted(session: Session, alias: str, movable: Sequence[Waiting]) -> bool:

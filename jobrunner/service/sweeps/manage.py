@@ -15,12 +15,15 @@ from jobrunner.ledger.sweeps import SweepRow, Tally, Trial
 from jobrunner.service.clock import now
 from jobrunner.service.session import Session
 from jobrunner.service.submitresult import Result
+from jobrunner.service.sweeps.failing import end, enforce_on_error
 from jobrunner.service.sweeps.sending import ADAPTIVE, send_trials, unsent
 from jobrunner.service.sweeps.submit import trials_of
 from jobrunner.service.sweeps.view import settle, visit
 
 if TYPE_CHECKING:
     from jobrunner.core.spec import JobSpec
+
+__all__ = ["SweepChange", "enforce_on_error", "extend", "retry", "stop"]
 
 FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.LOST)
 _FREE = ("sweep", "name", "hosts", "tags", "priority")
@@ -97,7 +100,7 @@ def stop(session: Session, word: str) -> SweepChange:
 
     sweep = session.ledger.sweeps.get(session.ledger.sweeps.resolve(word))
     if sweep.state != "done":
-        _end(session, sweep, "somebody stopped it")
+        end(session, sweep, "somebody stopped it")
     live = [row.id for row in session.ledger.list(sweep=sweep.id) if not row.state.final]
     if not live:
         return _change(session, sweep.id, [])
@@ -106,43 +109,6 @@ def stop(session: Session, word: str) -> SweepChange:
         session, sweep.id, done.rows,
         errors=done.errors, hosts_asked=done.hosts_asked, hosts_answered=done.hosts_answered,
     )  # fmt: skip
-
-
-def enforce_on_error(session: Session) -> list[str]:
-    """Stop sweeps of which as many trials have failed, over all hosts, as their `on_error` allows.
-
-    What runs goes on to its end; what waits is cancelled. Returns a sentence for each sweep that was stopped.
-    """
-    from jobrunner.service.control import cancel
-
-    told: list[str] = []
-    running = [row for row in session.ledger.sweeps.list() if row.state in ("running", "staging")]
-    tallies = session.ledger.sweeps.tallies() if running else {}
-    for sweep in running:
-        limit, failed = _limit(sweep), tallies.get(sweep.id, Tally()).failed
-        if limit is None or failed < limit:
-            continue
-        why = f"{failed} of its trials failed, and on_error allows {limit - 1}"
-        _end(session, sweep, why)
-        waiting = [row.id for row in session.ledger.list(sweep=sweep.id) if row.state is JobState.QUEUED]
-        for id_ in waiting:
-            session.ledger.add_event(id_, "cancel", now(), {"why": f"its sweep was stopped: {why}"})
-        if waiting:
-            cancel(session, waiting)
-        told.append(f"{sweep.name} ({sweep.id}) was stopped: {why}")
-    return told
-
-
-def _limit(sweep: SweepRow) -> int | None:
-    rule = (sweep.spec.get("sweep") or {}).get("on_error", "continue")
-    if isinstance(rule, Mapping):
-        return int(rule["stop_after"])
-    return 1 if rule == "stop" else None
-
-
-def _end(session: Session, sweep: SweepRow, why: str) -> None:
-    at = now()
-    session.ledger.sweeps.change(sweep.id, at, state="stopped", why=why, ended_at=at)
 
 
 def _is_meant(trial: Trial, row: JobRow | None, reason: str | None) -> bool:

@@ -135,7 +135,7 @@ def settle(session: Session, sweep_id: str) -> SweepRow:
 def visit(session: Session, sweeps: Sequence[SweepRow]) -> Reconciled:
     """What any look at sweeps does on the way: ask the hosts, let waiting trials go to idle hosts, end what has to."""
     from jobrunner.service import moving
-    from jobrunner.service.sweeps.manage import enforce_on_error
+    from jobrunner.service.sweeps.failing import enforce_on_error
 
     live = [row for sweep in sweeps if sweep.state != "done" for row in _live(session, sweep.id)]
     if not live:
