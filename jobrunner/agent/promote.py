@@ -43,7 +43,9 @@ def run(session, request):
         kept = current(folder)
         if kept is not None and (kept.get("job"), kept.get("checkpoint")) == (job_id, record["name"]):
             return _told(folder, kept, "promoted", "it is the one that is kept already", None)
-        why, against = beats(new, kept, request.get("beat"))
+        passed = request.get("passed") if isinstance(request.get("passed"), list) else []
+        rival = None if kept is not None and kept["version"] in passed else kept
+        why, against = beats(new, rival, request.get("beat"))
         if why is None:
             why = "{} {} is not better than {}, which is kept".format(
                 new["metric"], _number(new["value"]), _number(against)

@@ -118,8 +118,12 @@ def _ask_host(session: Session, row: JobRow, base: Promotion, chosen: Candidate)
     """Have the host compare and, if the model is better, keep it."""
     assert row.host is not None and chosen.checkpoint is not None
     kept = session.ledger.promotions.current(base.target)
-    elsewhere = kept is not None and kept.host != row.host
-    comparable = kept is not None and (kept.metric, kept.direction) == (base.metric, base.direction)
+    beat, passed = None, []
+    if kept is not None and kept.host != row.host:
+        # The model that is kept is elsewhere now: those that we know of on this host do not count any more.
+        made = session.ledger.promotions.list(base.target)
+        passed = [item.version for item in made if item.host == row.host and item.decision == "promoted"]
+        beat = kept.value if (kept.metric, kept.direction) == (base.metric, base.direction) else None
     answer = session.link(row.host).request(
         "promote",
         working=True,
@@ -129,7 +133,8 @@ def _ask_host(session: Session, row: JobRow, base: Promotion, chosen: Candidate)
         metric=base.metric,
         direction=base.direction,
         value=base.value,
-        beat=kept.value if kept is not None and elsewhere and comparable else None,
+        beat=beat,
+        passed=passed,
         schedule=base.schedule,
         spec=row.name,
     )
@@ -203,8 +208,9 @@ def ls(session: Session, word: str | None = None) -> PromotionResult:
 def resolve(session: Session, word: str) -> str:
     """The target that a person means: a `promote.to`, or the name of a schedule or job. NotFoundError."""
     items = session.ledger.promotions.list()
-    if any(item.target == word for item in items):
-        return word
+    for item in items:
+        if word in (item.target, os.path.expanduser(item.target)):  # the second is what a shell makes of ~/models
+            return item.target
     for item in items:
         names = [item.job, item.schedule]
         try:

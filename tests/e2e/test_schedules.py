@@ -358,3 +358,28 @@ def test_a_sweep_whose_firing_was_killed_goes_on_with_every_point_once(client: Q
         assert now_sent[0].job == trials[0].job and all(trial.job for trial in now_sent)
         clock.tick()
         assert ledger.sweeps.get(fired["sweep"]).state in ("running", "done")
+
+
+def test_a_model_has_to_beat_the_newest_wherever_that_is(client: QuickClient, lab: Lab, tmp_path: Path) -> None:
+    spec = (
+        "device: cpu\ncode: null\ncommand: 'echo acc=%s; echo %s > m.pt'\nmetrics: {acc: 'acc=(.+)'}\n"
+        "checkpoints: {paths: [m.pt]}\npromote: {metric: acc max, to: models/both}\n"
+    )
+    with Lab(tmp_path / "second", alias="second") as second:
+        both = QuickClient(tmp_path / "both", lab, second)
+
+        def train(acc: str, host: str) -> dict[str, Any]:
+            id_ = both.submit(spec % (acc, acc), f"m{acc[2:]}", "--host", host)
+            both.until(id_, "COMPLETED")
+            [decision] = Clock(both).tick().promotions
+            return dict(decision)
+
+        assert train("0.5", "lab")["decision"] == "promoted"
+        worse = train("0.4", "second")
+        assert (worse["decision"], worse["against"]) == ("kept", 0.5) and not (second.root / "models").exists()
+        assert train("0.6", "second")["decision"] == "promoted"
+        assert (second.root / "models/both/current/m.pt").read_text() == "0.6\n"
+        [back] = both.json("promote", "rollback", "models/both")["promotions"]
+        assert (back["host"], back["value"]) == ("lab", 0.5)
+        again = train("0.55", "second")
+        assert (again["decision"], again["against"]) == ("promoted", 0.5), "what was gone back from does not count"
