@@ -20,6 +20,9 @@ def main() -> NoReturn:
             from jobrunner.service.ahead import begin
 
             begin(sys.argv[1:], os.environ)
+        from jobrunner.cli.lean import without_plugins
+
+        without_plugins()
         from jobrunner.cli.app import run
 
         code = run(sys.argv[1:])

@@ -7,11 +7,9 @@ The program in it is read by Python 2.7 too, so that an old interpreter can be n
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +115,9 @@ def _sources() -> list[tuple[str, Path]]:
 
 def build_image() -> AgentImage:
     """Pack the agent: the same bytes on every machine (fixed times and order, stored, LF line ends)."""
+    import io
+    import zipfile
+
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         texts = [("__main__.py", _MAIN.encode()), ("jobrunner/__init__.py", b"")]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError
 from jobrunner.transport.dial import ProxyProcess, dial
-from jobrunner.transport.hostkeys import HostKey
 from jobrunner.transport.lean import without_unused
 from jobrunner.transport.settings import HostTarget
 from jobrunner.transport.sshconfig import parse_address, resolve
 
 if TYPE_CHECKING:
     from jobrunner.transport.connection import HostConnection
+    from jobrunner.transport.hostkeys import HostKey
 
 MAX_HOPS = 8
 _NEVER = threading.Event()

@@ -10,7 +10,6 @@ import re
 import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,8 +56,7 @@ def _short(wanted: Path) -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and os.path.isdir(runtime) and len(os.fsencode(runtime)) < 40:
         return Path(runtime) / f"jobrunner-{mark}"
-    base = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
-    return Path(base) / f"jobrunner-ssh-{os.getuid()}-{mark}"
+    return Path("/tmp") / f"jobrunner-ssh-{os.getuid()}-{mark}"
 
 
 def _private(place: Path, make: bool = False) -> bool:
