@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.agent import blobs, stage
+from jobrunner.agent import blobs, queue, stage, together
 from jobrunner.agent.files import AgentError
+from jobrunner.agent.layout import Layout
 from tests.support.agentproc import AgentFailed, AgentHost, Channel, Tree, agent_host, job, load
 
 
@@ -309,3 +310,44 @@ def test_a_tombstone_tells_what_was_being_sent(host: AgentHost, channel: Channel
 def test_a_tombstone_comes_too_late(channel: Channel) -> None:
     channel.stage([job("job00001")], None)
     assert channel.ask("tombstone", id="job00001", name="x")["jobs"]["job00001"]["state"] == "QUEUED"
+
+
+def test_many_jobs_come_packed_and_wait_in_their_order(host: AgentHost, channel: Channel) -> None:
+    jobs = [job(f"packed{n:03}") for n in range(12)]
+    packed = base64.b64encode(zlib.compress(json.dumps(jobs).encode())).decode()
+    again = channel.stage([], small(), jobs_z=packed)
+    assert [view["state"] for view in again["jobs"].values()] == ["QUEUED"] * 12
+    entries = [load(host.home / "queue" / f"packed{n:03}") for n in range(12)]
+    since = [entry["since"] for entry in entries]
+    assert since == sorted(since) and len(set(since)) == 12
+    assert len({(host.job(entry["id"]) / "environ.json").stat().st_ino for entry in entries}) == 1
+    assert sorted(channel.stage([], small(), jobs_z=packed)["existed"]) == sorted(entry["id"] for entry in entries)
+    assert [load(host.home / "queue" / entry["id"]) for entry in entries] == entries
+    assert not [path.name for path in (host.home / "queue").iterdir() if path.name.endswith(".tmp")]
+
+
+def test_a_disk_that_fails_to_sync_makes_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many jobs none is published before all of them are on the disk; of many queue entries none is left aside."""
+    layout = Layout(os.fsencode(tmp_path / "root"), "i0000001")
+    entries = [(job(f"failing{n:02}"), None) for n in range(6)]
+
+    def broken(paths: list[bytes]) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(together, "sync_all", broken)
+    with pytest.raises(OSError):
+        stage.commit(layout, entries, [])
+    assert all(name.startswith(b".tmp-") for name in os.listdir(layout.jobs))
+    with pytest.raises(OSError):
+        queue.enqueue_all(layout, [entry["request"] for entry, _ in entries])
+    assert os.listdir(layout.queue) == []
+
+
+def test_one_failing_sync_of_many_is_told(tmp_path: Path) -> None:
+    paths = [os.fsencode(tmp_path / f"f{n}") for n in range(40)]
+    for path in paths:
+        Path(os.fsdecode(path)).write_bytes(b"x")
+    together.sync_all([*paths, os.fsencode(tmp_path)])
+    os.unlink(paths[20])
+    with pytest.raises(FileNotFoundError):
+        together.sync_all(paths)
