@@ -11,12 +11,13 @@ import os
 import sys
 import time
 
-TRIES = 30
+PATIENCE_S = 2.0  # for whoever had it to be collected by its parent
 
 
 def occupy(pid):
     """Fork until the child has that pid. True if it has."""
-    for _ in range(TRIES):
+    ends = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends:
         if os.path.exists(f"/proc/{pid}"):
             time.sleep(0.005)
             continue
