@@ -370,7 +370,7 @@ COMMANDS = (
 HOST_COMMANDS = ("ls", "check", "add", "drain", "undrain", "disconnect")
 GROUPS = {
     "hosts": HOST_COMMANDS,
-    "schedule": tuple("add ls next pause resume rm run history install uninstall".split()),
+    "schedule": ("add", "ls", "next", "pause", "resume", "rm", "run", "history", "install", "uninstall"),
     "promote": ("ls", "rollback"),
 }
 
