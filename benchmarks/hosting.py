@@ -49,12 +49,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def gaps(client: Client, lab: Lab, count: int) -> list[float]:
-    """Milliseconds between `at` of a job's exit.json and `began` of the next one's start.json, ascending."""
+def gaps(client: Client, lab: Lab, count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds from one job to the next on a card, ascending: between `at` of exit.json and `began` of the next
+    start.json, and from the last thing that a command does to the first thing that the next one does."""
     spec = "device: npu\ncards: [0]\ncode: null\n"
     holder = client.submit(spec + "grace: 0s\ncommand: [sleep, '300']\n", "holder")
     client.until(holder, "RUNNING")
-    paths = [client.spec(spec + "command: [sleep, '0.05']\n", f"turn{number}") for number in range(count)]
+    told = "echo $EPOCHREALTIME; sleep 0.05; echo $EPOCHREALTIME"
+    paths = [client.spec(spec + f"command: [bash, -c, '{told}']\n", f"turn{number}") for number in range(count)]
     ids = [row["id"] for row in client.json("submit", *map(str, paths))["jobs"]]
     client.run("cancel", holder)
     eventually(lambda: all((lab.job_folder(id_) / "final.json").exists() for id_ in ids), 120, "the ends of the jobs")
@@ -62,9 +64,12 @@ def gaps(client: Client, lab: Lab, count: int) -> list[float]:
     for id_ in ids:
         folder = lab.job_folder(id_) / "1"
         start, end = (json.loads((folder / name).read_bytes()) for name in ("start.json", "exit.json"))
-        turns.append((float(start["began"]), datetime.fromisoformat(end["at"].replace("Z", "+00:00")).timestamp()))
+        own = [float(word) for word in (folder / "log").read_text().split()]
+        ended = datetime.fromisoformat(end["at"].replace("Z", "+00:00")).timestamp()
+        turns.append((float(start["began"]), ended, own[0], own[-1]))
     turns.sort()
-    return sorted((after[0] - before[1]) * 1000 for before, after in pairwise(turns))
+    records = sorted((after[0] - before[1]) * 1000 for before, after in pairwise(turns))
+    return records, sorted((after[2] - before[3]) * 1000 for before, after in pairwise(turns))
 
 
 def long_queue(most: int) -> Iterator[tuple[str, float, float]]:

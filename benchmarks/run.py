@@ -164,9 +164,13 @@ def memory(lab: Lab, client: Client, rounds: int) -> None:
 
 def handover(lab: Lab, client: Client, rounds: int) -> None:
     """Fifty jobs on one card, no client: from the end that a record tells to the start that the next one tells."""
-    gaps = hosting.gaps(client, lab, 50)
-    value = f"median {gaps[len(gaps) // 2]:.1f} ms, least {gaps[0]:.1f} ms, most {gaps[-1]:.1f} ms"
-    tell("from a job's end to the next one's start on its card (50 jobs)", value, "10 ms")
+    records, commands = hosting.gaps(client, lab, 50)
+    for what, found, limit in (
+        ("from a job's end to the next one's start on its card (50 jobs)", records, "10 ms"),
+        ("from a command's last step to the next one's first (the same jobs)", commands, ""),
+    ):
+        value = f"median {found[len(found) // 2]:.1f} ms, least {found[0]:.1f} ms, most {found[-1]:.1f} ms"
+        tell(what, value, limit)
 
 
 def queue(lab: Lab, client: Client, rounds: int) -> None:

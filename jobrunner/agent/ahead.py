@@ -3,9 +3,12 @@ folder, and room for their records."""
 
 import os
 import signal
+import time
 
 from . import jobs, kernel, procs
 
+QUIET_S = 0.02  # after a start the helper waits so long
+FAR_S = 3600.0
 NEXT = 4  # so many of the jobs that come next are seen to
 
 
@@ -14,20 +17,24 @@ class Ahead:
 
     def __init__(self, layout):
         self._layout = layout
-        self._done = {}
+        self._done = set()
         self._helper = None
+        self._quiet = 0.0
 
     def begin(self, waiting):
-        """See to the first of these entries (in order) whose work folder was not made yet, unless one is being made."""
+        """See to the first of these entries (in order) for which that was not done, unless one is being seen to, or a
+        job is just starting. The seconds after which this is to be called again."""
         coming = waiting[:NEXT]
-        self._done = {key: True for key in map(_key, coming) if key in self._done}
-        if self._helper is not None:
-            return
-        for entry in coming:
-            if _key(entry) not in self._done:
-                self._done[_key(entry)] = True
-                self._start(entry)
-                return
+        self._done.intersection_update(map(_key, coming))
+        left = [entry for entry in coming if _key(entry) not in self._done]
+        if self._helper is not None or not left:
+            return FAR_S
+        pause = self._quiet - time.monotonic()
+        if pause > 0:
+            return pause
+        self._done.add(_key(left[0]))
+        self._start(left[0])
+        return FAR_S
 
     def _start(self, entry):
         pid = os.fork()
@@ -51,8 +58,9 @@ class Ahead:
         self._helper = None
         return True
 
-    def stop(self, job_id):
-        """A job starts now: nobody else may be at its folder."""
+    def stand_back(self, job_id):
+        """A job starts now: nobody else may be at its folder, or take the processor from it."""
+        self._quiet = time.monotonic() + QUIET_S
         if self._helper is not None and self._helper[1] == job_id:
             pid, self._helper = self._helper[0], None
             os.kill(pid, signal.SIGKILL)

@@ -276,8 +276,7 @@ class Dispatcher:
             if decision.start is None:
                 self.ticket.show(facts, running)  # when all is started: a free card must not wait for what others read
                 self.fitting.warn(facts, decision)
-                self.ahead.begin(facts.waiting)
-                patience = self.patience(facts.waiting, names)
+                patience = min(self.patience(facts.waiting, names), self.ahead.begin(facts.waiting))
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)
                 busy = any(job_id in self.line.entries for job_id in held)
@@ -347,7 +346,7 @@ class Dispatcher:
             self.line.again(entry["id"])
             self.checked = 0.0
             return
-        self.ahead.stop(entry["id"])
+        self.ahead.stand_back(entry["id"])
         self.given[entry["id"]] = (entry["device"], cards)
         self.handover.given(entry["id"], entry["device"], cards)
         drop = [self.lock] + [handle for handle, _ in self.watched.values()] + self.handover.descriptors()

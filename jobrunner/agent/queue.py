@@ -245,4 +245,12 @@ class Cache:
         if old is not None and old[0] == mark:
             return old
         entry = jobs.read_dict(path)
-        return None if entry is None else (mark, dict(entry, id=job_id))
+        return None if entry is None else (mark, dict(entry, id=job_id, since_s=_seconds(entry.get("since"))))
+
+
+def _seconds(since):
+    """The time of a stamp, read once and for all; None for what is none."""
+    try:
+        return clock.seconds(since)
+    except (ValueError, TypeError, AttributeError):
+        return None

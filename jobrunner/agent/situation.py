@@ -33,6 +33,8 @@ def drained(layout):
 
 def age_of(entry, now):
     """Seconds that a job has waited."""
+    if entry.get("since_s") is not None:
+        return max(0.0, now - entry["since_s"])
     try:
         return max(0.0, now - clock.seconds(entry.get("since") or ""))
     except ValueError:

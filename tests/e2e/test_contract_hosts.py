@@ -213,7 +213,7 @@ def test_an_alias_that_leads_to_another_machine(lab: Lab, tmp_path: Path) -> Non
 
 def test_a_job_waits_for_one_on_another_host(lab: Lab, bare: Lab, tmp_path: Path) -> None:
     client = QuickClient(tmp_path / "client", lab, bare)
-    first = client.submit(CPU + "command: sleep 1; exit 1\n", "first", "--host", "bare")
+    client.submit(CPU + "command: sleep 1; exit 1\n", "first", "--host", "bare")
     after = CPU + "command: 'true'\nafter: [{job: first, when: %s}]\n"
     good, bad = (client.submit(after % when, when, "--host", "lab") for when in ("failed", "ok"))
     rows = client.json("wait", good, bad, "--timeout", "30s", code=1)["jobs"]
