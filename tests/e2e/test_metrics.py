@@ -37,7 +37,8 @@ for epoch in range(1, 4):
     board.add_scalar("other", 1, epoch)
     open(f"model_{epoch}.pt", "w").write("x")
     board.flush()
-    while epoch == 1 and not os.path.exists("go"):
+    ends = time.monotonic() + 60
+    while epoch == 1 and not os.path.exists("go") and time.monotonic() < ends:
         time.sleep(0.02)
 board.close()
 """
@@ -45,7 +46,7 @@ board.close()
 
 @pytest.fixture
 def client(lab: Lab, tmp_path: Path) -> QuickClient:
-    return QuickClient(tmp_path / "client", lab)
+    return QuickClient(tmp_path / "client", lab, lab={"cpu_jobs": 4})
 
 
 def values(client: QuickClient, id_: str, metric: str) -> list[tuple[object, object]]:
@@ -56,7 +57,8 @@ def values(client: QuickClient, id_: str, metric: str) -> list[tuple[object, obj
 
 def test_numbers_of_every_kind_arrive_with_their_steps(lab: Lab, client: QuickClient, tmp_path: Path) -> None:
     id_ = client.submit(SPEC, train__py=TRAIN)
-    eventually(lambda: client.json("show", id_)["job"]["metrics"].get("board"), what="the first event file is read")
+    there = lambda: client.json("show", id_)["job"]["metrics"].get("board")  # noqa: E731
+    eventually(there, seconds=45, what="the first event file is read")
     assert values(client, id_, "val_loss") == [(1, 0.5)]
     assert client.json("show", id_)["job"]["metrics"]["f1"]["last"]["step"] == 1
     (lab.job_folder(id_) / "1" / "work" / "go").touch()
