@@ -78,6 +78,6 @@ def _make(layout, entry):
     job_id, attempt = entry["id"], entry.get("attempt") or 1
     run = jobs.run_of(jobs.request(layout, job_id))
     if run and not (attempt > 1 and run.get("carry")) and not jobs.is_final(layout, job_id):
-        worktree.materialise(layout, job_id, attempt)
+        worktree.materialise(layout, job_id, attempt, here=True)
         for path in room.records(layout, job_id, attempt):
             room.reserve(path, sync=False)

@@ -118,12 +118,20 @@ class Supervisor:
         os.write(go, b"g")
         os.close(go)
         if late:  # beside the command, as the rest that is to be on the disk
-            files.secure(os.path.join(self.folder, b"start.json"))
+            self.secure_start()
         jobs.journal(self.layout, self.job_id, "started", attempt=self.attempt, cards=self.cards)
         share.publish_leases(self.layout, jobs.running(self.layout))
         for path in records:  # beside the command, which need not wait for the disk
             room.secure(path)
         self.poll_for(*self.terminal.descriptors())
+
+    def secure_start(self):
+        """The start is committed and the command runs: a disk that fails now is told, and ends nothing."""
+        try:
+            files.secure(os.path.join(self.folder, b"start.json"))
+        except OSError as error:
+            text = "its start record may not outlast a crash of the host: {}".format(error)
+            jobs.journal(self.layout, self.job_id, "warning", text=text)
 
     def take_ports(self):
         """Port ranges for the command, kept as long as it lives. A host without free ones starts it without."""

@@ -9,19 +9,21 @@ from .files import AgentError, make_dir, read_json, to_bytes, to_text
 BLOCK = 1 << 20
 
 
-def materialise(layout, job_id, attempt, carry_from=None):
+def materialise(layout, job_id, attempt, carry_from=None, here=False):
     """Make `<attempt>/work` from the job's manifest and the blobs; nothing to do if it is there. Returns its path.
 
     `carry_from` is the attempt whose `carry` paths are copied over the tree, or the last before it that came so far as
     to have one. Raises AgentError `blob_damaged` (the damaged content is removed, so that the next submit sends it
-    again), `no_space`, or OSError. Works in a short-lived process, so that the caller stays small.
+    again), `no_space`, or OSError. Works in a short-lived process, so that the caller stays small, unless the caller is
+    one itself (`here`).
     """
     folder = layout.attempt(job_id, attempt)
     target = os.path.join(folder, b"work")
     if not os.path.isdir(target):
         make_dir(folder)
         if os.path.exists(os.path.join(layout.job(job_id), b"manifest.json")) or carry_from:
-            child.run(_build, layout, job_id, folder, target, carry_from)
+            words = (layout, job_id, folder, target, carry_from)
+            _build(*words) if here else child.run(_build, *words)
         else:
             os.mkdir(target, 0o700)
     return target
@@ -48,7 +50,12 @@ def _build(layout, job_id, folder, target, carry_from):
             _remove(aside)
             raise blobs.no_space(folder, quota=error.errno == errno.EDQUOT) from None
         raise
-    os.rename(aside, target)
+    try:
+        os.rename(aside, target)
+    except OSError:
+        if not os.path.isdir(target):
+            raise
+        _remove(aside)  # somebody else has made the same meanwhile
     return True
 
 
