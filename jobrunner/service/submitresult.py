@@ -43,7 +43,7 @@ class SubmitResult(Result):
     `plans`   only for a dry run, one dict a job: `name`, `file`, `host`, `device`, `cards`, `command` (text), `files`,
               `bytes`, `why` (why this host), `spec` (as resolved).
     `resumed` ids of earlier submits that this one finished; `resume_from` the checkpoint that a retry goes on from.
-    `sweeps`  of specs with `sweep`: `rows` has the trials that were made so far. A plan of such a spec has `sweep`, too:
+    `sweeps`  of specs with `sweep`: `rows` has the trials made so far. A plan of such a spec has `sweep`, too:
               `method`, `trials` (how many), `hosts` (how many go where), `points`.
     `errors`  one per job that no host has now; a candidate host that was silent while another took it is a warning.
     """
