@@ -9,7 +9,7 @@ import re
 import stat
 import time
 
-from . import checkpoints, clock, inside, jobs, manifest, packs, remove
+from . import checkpoints, clock, inside, jobs, manifest, packs, queue, remove, trials
 from .files import AgentError, append_line, read_file, read_json, to_bytes, to_text
 from .layout import JOB_ID
 from .working import Working
@@ -59,7 +59,26 @@ def run(session, request):
     _clean_blobs(cleaner, frozenset(old))
     _clean_agents(cleaner)
     _clean_leftovers(cleaner)
+    _clean_sweeps(cleaner)
     return {"removed": cleaner.removed, "bytes": sum(entry["bytes"] for entry in cleaner.removed), "dry_run": dry_run}
+
+
+def _clean_sweeps(cleaner):
+    """What was counted of sweeps of which nothing waits here any more."""
+    entries = queue.Cache(cleaner.layout).entries()
+    waiting = {trials.path(cleaner.layout, trials.id_of(entry)) for entry in entries if trials.id_of(entry)}
+    folder = trials.folder(cleaner.layout)
+    try:
+        found = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    except OSError:
+        return
+    for path in found:
+        try:
+            old = cleaner.now - os.lstat(path).st_mtime >= cleaner.keep_s
+        except OSError:
+            continue
+        if old and path not in waiting:
+            cleaner.drop(path, "failures of a sweep that is over")
 
 
 def _old_jobs(cleaner):

@@ -49,7 +49,12 @@ def full(entry, running, further=0):
 
 def path(layout, sweep):
     """Where the failures of a sweep are noted."""
-    return os.path.join(layout.home, b"sweeps", files.to_bytes(sweep) + b".jsonl")
+    return os.path.join(folder(layout), files.to_bytes(sweep) + b".jsonl")
+
+
+def folder(layout):
+    """Where they lie for all sweeps."""
+    return os.path.join(layout.home, b"sweeps")
 
 
 def failures(layout, sweep):

@@ -51,6 +51,20 @@ def blobs(host: AgentHost) -> int:
     return len([path for path in (host.root / "blobs").rglob("*") if path.is_file()])
 
 
+def test_failures_of_sweeps_go_when_nothing_of_the_sweep_waits(host: AgentHost) -> None:
+    entry = job("job00001")
+    entry["request"]["sweep"] = {"id": "alive00001", "stop_after": 2}
+    host.channel().stage([entry], None)
+    folder = host.home / "sweeps"
+    folder.mkdir()
+    for name in ("alive00001", "agone00001", "arecent001"):
+        (folder / f"{name}.jsonl").write_text("{}\n")
+    for name in ("alive00001", "agone00001"):
+        os.utime(folder / f"{name}.jsonl", (OLD, OLD))
+    assert list(why(host.ask("gc", dry_run=False, keep_days=30))) == ["agone00001.jsonl"]
+    assert sorted(path.stem for path in folder.iterdir()) == ["alive00001", "arecent001"]
+
+
 def test_a_trial_removes_nothing(host: AgentHost) -> None:
     work = finished(host, "job00001")
     age_everything(host.root / "blobs")
