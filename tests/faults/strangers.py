@@ -14,8 +14,8 @@ import time
 PATIENCE_S = 2.0  # for whoever had it to be collected by its parent
 
 
-def occupy(pid):
-    """Fork until the child has that pid. True if it has."""
+def occupy(pid, wait, go):
+    """Fork until the child has that pid. True if it has. Its own child comes once all pids are given: it takes the next."""
     ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         if os.path.exists(f"/proc/{pid}"):
@@ -28,6 +28,8 @@ def occupy(pid):
             if os.getpid() != pid:
                 os._exit(0)
             os.setsid()
+            os.close(go)
+            os.read(wait, 1)
             os.fork()
             while True:
                 time.sleep(60)
@@ -37,7 +39,9 @@ def occupy(pid):
     return False
 
 
-got = [pid for pid in map(int, sys.argv[1:]) if occupy(pid)]
+ends = os.pipe()
+got = [pid for pid in map(int, sys.argv[1:]) if occupy(pid, *ends)]
+os.close(ends[1])
 print(json.dumps(got), flush=True)
 while True:
     time.sleep(60)

@@ -28,6 +28,7 @@ def laptop(host: BreakableHost, tmp_path: Path) -> Laptop:
 
 @pytest.mark.parametrize("words", [("show",), ("cancel", "--grace", "1s"), ("wait",)], ids=lambda words: words[0])
 def test_a_pid_that_a_stranger_has_is_nobodys_job(host: BreakableHost, laptop: Laptop, words: tuple[str, ...]) -> None:
+    host.part_from_strangers()
     id_ = laptop.submit(SLEEP, words[0])
     laptop.until(id_, "RUNNING")
     eventually(lambda: not host.processes("jr-dispatch"), 10, "the dispatcher has nothing left to do")
@@ -38,7 +39,6 @@ def test_a_pid_that_a_stranger_has_is_nobodys_job(host: BreakableHost, laptop: L
     row = laptop.row(id_)
     assert (row["state"], row["reason"]) in (("LOST", "killed"), ("CANCELLED", None)), row
     assert host.living_strangers() == host.expected == 5
-    host.part_from_strangers()
 
 
 def test_a_time_limit_and_a_back_off_pass_by_no_clock_on_the_wall(host: BreakableHost, laptop: Laptop) -> None:
