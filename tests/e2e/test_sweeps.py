@@ -214,7 +214,7 @@ def test_killed_while_it_is_sent(labs: tuple[Lab, Lab], tmp_path: Path, seed: in
     if not out:
         client.run("submit", spec)
     shown = ended(client, name)
-    assert ran(client, name) == {f"0.{n}": 1 for n in range(1, 9)}
+    assert ran(client, name) == {f"0.{n}": 1 for n in range(1, 9)}, shown
     assert len(client.json("sweep", "ls")["sweeps"]) == 1 and shown["sweep"]["completed"] == 8
 
 
