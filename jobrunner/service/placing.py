@@ -118,6 +118,7 @@ def _look(session: Session, aliases: list[str]) -> dict[str, HostFacts]:
         if error is not None and alias not in found.answers:
             if len(aliases) == 1:
                 raise error
+            session.warn(f"{alias} was left out: {error.message}")
             facts[alias] = HostFacts(alias, reachable=False, error=error.message, tags=session.hosts.get(alias).tags)
             continue
         facts[alias] = facts_from(session, alias, found.answers[alias])

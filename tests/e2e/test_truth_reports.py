@@ -137,3 +137,9 @@ def test_thousands_of_small_files_over_a_long_way(client: QuickClient, lab: Lab)
         took = time.monotonic() - began
         client.run("wait", id_)
     assert took < (60 if FULL else 10), took
+
+
+def test_a_candidate_that_is_silent_is_told_while_another_takes_the_job(client: QuickClient) -> None:
+    sent = client.run("submit", str(client.spec(f"{CPU}command: 'true'\nhosts: [silent, lab]\n", "either")), "--json")
+    [row], [warning] = json.loads(sent.stdout)["data"]["jobs"], sent.stderr.splitlines()
+    assert row["host"] == "lab" and warning.startswith("warning: silent was left out: "), warning
