@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobrunner.cli.words import shorten
+from jobrunner.cli.words import pad, shorten, width
 
 COLORS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_black")
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a Braille character, by column and row
@@ -42,6 +42,14 @@ class Look:
     braille: bool = True
 
 
+@dataclass(frozen=True)
+class Axis:
+    """The axis along the bottom of a scatter: numbers, or places 0, 1, … that are called by `words`."""
+
+    log: bool = False
+    words: tuple[str, ...] = ()
+
+
 def chart(title: str, lines: Sequence[Line], look: Look, *, log: bool = False) -> list[Row]:
     """The rows of a chart: a title, the curves with their axes, and which is which.
 
@@ -59,14 +67,63 @@ def chart(title: str, lines: Sequence[Line], look: Look, *, log: bool = False) -
     canvas = _Canvas(max(10, look.columns - margin - 2), max(3, look.rows), xs, ys)
     for number, line in enumerate(shown):
         canvas.draw(line.points, number, every=not letters)
-    by_row = {0: labels[0], canvas.rows // 2: labels[1], canvas.rows - 1: labels[2]}
-    for at in range(canvas.rows):
-        axis = "│" if look.braille else "|"
-        rows.append([Piece(f"{by_row.get(at, ''):>{margin}} {axis}"), *canvas.row(at, look, letters)])
+    rows += _framed(canvas, labels, look, letters=letters)
     left, right = brief(xs[0]), brief(xs[1])
     gap = max(1, canvas.columns - len(left) - len(right))
     rows.append([Piece(" " * (margin + 2) + left + " " * gap + right)])
     return rows + _legend(lines, look)
+
+
+def scatter(
+    title: str, points: Sequence[tuple[float, float]], look: Look, *, across: Axis, log: bool = False
+) -> list[Row]:
+    """The rows of a scatter: a dot for each point, and a mark for the first one, which is the best.
+
+    With `log` the values go by their logarithms. Points that are no finite numbers are left out, and counted.
+    """
+    shown = [(x if not across.log else math.log10(x) if x > 0 else math.nan, y) for x, y in points]
+    shown = _scaled(shown, log)
+    finite = [point for point in shown if all(map(math.isfinite, point))]
+    rows: list[Row] = [[Piece(shorten(title, look.columns), "bold")]]
+    if not finite:
+        return [*rows, [Piece("  no finite values")]]
+    xs = (-0.5, len(across.words) - 0.5) if across.words else _ends(x for x, _ in finite)
+    ys = _ends(y for _, y in finite)
+    labels = [brief(10**y if log else y) for y in (ys[1], (ys[0] + ys[1]) / 2, ys[0])]
+    canvas = _Canvas(max(10, look.columns - max(map(len, labels)) - 2), max(3, look.rows), xs, ys)
+    for point in reversed(finite):
+        canvas.draw([point], 0, every=False)
+    if shown and all(map(math.isfinite, shown[0])):
+        canvas.mark(shown[0], "◆" if look.braille else "@")
+    rows += _framed(canvas, labels, look, letters=False)
+    margin = max(map(len, labels)) + 2
+    rows.append([Piece(" " * margin + _below(across, xs, canvas.columns))])
+    left = len(shown) - len(finite)
+    sign = "◆" if look.braille else "@"
+    rows.append([Piece(f"{' ' * margin}{sign} best" + (f"; {left} not finite, not drawn" if left else ""))])
+    return rows
+
+
+def _below(across: Axis, xs: tuple[float, float], columns: int) -> str:
+    """What stands under a scatter: the ends of a range, or each kind under its place as far as there is room."""
+    if not across.words:
+        left, right = (brief(10**x if across.log else x) for x in xs)
+        return left + " " * max(1, columns - len(left) - len(right)) + right
+    room = max(2, columns // len(across.words))
+    if room < 4:
+        ends = shorten(across.words[0], columns // 2 - 1), shorten(across.words[-1], columns // 2 - 1)
+        return ends[0] + " " * max(1, columns - width(ends[0]) - width(ends[1])) + ends[1]
+    cells = (shorten(word, room - 1) for word in across.words)
+    return "".join(" " * ((room - width(word)) // 2) + pad(word, room - (room - width(word)) // 2) for word in cells)
+
+
+def _framed(canvas: _Canvas, labels: Sequence[str], look: Look, *, letters: bool) -> list[Row]:
+    """The rows of a canvas behind its axis, with its greatest, middle and least value."""
+    margin, axis = max(map(len, labels)), "│" if look.braille else "|"
+    by_row = {0: labels[0], canvas.rows // 2: labels[1], canvas.rows - 1: labels[2]}
+    return [
+        [Piece(f"{by_row.get(at, ''):>{margin}} {axis}"), *canvas.row(at, look, letters)] for at in range(canvas.rows)
+    ]
 
 
 def brief(value: float) -> str:
@@ -116,6 +173,12 @@ class _Canvas:
         self._xs, self._ys = xs, ys
         self._dots: dict[tuple[int, int], int] = {}
         self._owner: dict[tuple[int, int], int] = {}
+        self._marks: dict[tuple[int, int], str] = {}
+
+    def mark(self, point: tuple[float, float], sign: str) -> None:
+        """Put a character of its own where a point is."""
+        x, y = self._place(*point)
+        self._marks[x // 2, y // 4] = sign
 
     def draw(self, points: Sequence[tuple[float, float]], number: int, *, every: bool) -> None:
         """One curve. `every`: with the lines between its points; else the points alone."""
@@ -149,6 +212,8 @@ class _Canvas:
                 color = COLORS[number % len(COLORS)] if look.color else ""
                 dots = chr(_BLANK + self._dots[column, at]) if look.braille else "*"
                 sign = _letter(number) if letters else dots
+            if (column, at) in self._marks:
+                sign, color = self._marks[column, at], "bold yellow" if look.color else ""
             if color != style and text:
                 pieces.append(Piece(text, style))
                 text = ""
@@ -176,9 +241,9 @@ def plain(rows: Iterable[Row]) -> list[str]:
     return ["".join(piece.text for piece in row).rstrip() for row in rows]
 
 
-def sparkline(values: Sequence[float], columns: int) -> str:
+def sparkline(values: Sequence[float], columns: int, *, ascii_only: bool = False) -> str:
     """Values as a line of blocks, at most so many wide; what is not finite is a blank."""
-    blocks = "▁▂▃▄▅▆▇█"
+    blocks = "_.,-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
     if len(values) > columns:
         values = [values[at * (len(values) - 1) // max(1, columns - 1)] for at in range(columns)]
     finite = [value for value in values if math.isfinite(value)]

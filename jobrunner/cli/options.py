@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the completion of job ids."""
+"""Arguments and options that several commands share, and how their values are completed."""
 
 from __future__ import annotations
 
@@ -29,6 +29,20 @@ def complete_hosts(incomplete: str) -> list[str]:
         with open_session() as session:
             return [name for name in session.known_aliases() if name.startswith(incomplete)]
     except Exception:  # see complete_jobs
+        return []
+
+
+def complete_sweeps(incomplete: str) -> list[str]:
+    """Ids and names of sweeps that begin so, from the ledger alone."""
+    try:
+        from jobrunner.service.session import open_session
+
+        with open_session() as session:
+            if not (session.home / "ledger.db").exists():
+                return []
+            words = [word for row in session.ledger.sweeps.list() for word in (row.id, row.name)]
+            return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+    except Exception:  # a shell that completes a word must not show a traceback
         return []
 
 
@@ -70,3 +84,13 @@ To = Annotated[
         "--to", metavar="DIR", help="Where the files go; default: a folder of the job's own.", show_default=False
     ),
 ]
+SweepId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="A sweep's id, a unique beginning of it, or a name (its newest sweep).",
+        show_default=False,
+        autocompletion=complete_sweeps,
+    ),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Ask no host; show what is remembered.")]

@@ -47,7 +47,7 @@ def plot(
 def _draw(out: Output, curves: Sequence[Curve], log: bool, height: int) -> None:
     from jobrunner.cli.chart import chart
 
-    look = _look(out, height)
+    look = look_of(out, height)
     names = list(dict.fromkeys(curve.metric for curve in curves))
     for place, name in enumerate(names):
         if place:
@@ -66,8 +66,8 @@ def _line(curve: Curve) -> Line:
     return Line(f"{visible(curve.row.name)} {curve.row.id}", points)
 
 
-def _look(out: Output, height: int) -> Look:
-    """What standard output can show."""
+def look_of(out: Output, height: int) -> Look:
+    """What standard output can show, with charts of so many rows."""
     from jobrunner.cli.chart import Look
 
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")

@@ -1,4 +1,4 @@
-"""The `sweep` group: list, show, best, stop, extend, retry."""
+"""The `sweep` group: list, show, best, stop, extend, retry; plot is in sweepplots.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import typer
 
 from jobrunner.cli import output
 from jobrunner.cli.command import command
-from jobrunner.cli.options import To
+from jobrunner.cli.options import Offline, SweepId, To
 from jobrunner.cli.output import Output
+from jobrunner.cli.sweepplots import plot
 from jobrunner.cli.sweepviews import as_csv, number, state_cell, sweep_line, sweep_table, trial_table
 from jobrunner.cli.views import facts, job_table, plural
 from jobrunner.cli.words import lasted
@@ -19,25 +20,6 @@ from jobrunner.core.errors import UsageError
 if TYPE_CHECKING:
     from jobrunner.service.sweeps.manage import SweepChange
     from jobrunner.service.sweeps.view import SweepView, TrialView
-
-
-def complete_sweeps(incomplete: str) -> list[str]:
-    """Ids and names of sweeps that begin so, from the ledger alone."""
-    try:
-        from jobrunner.service.session import open_session
-
-        with open_session() as session:
-            if not (session.home / "ledger.db").exists():
-                return []
-            words = [word for row in session.ledger.sweeps.list() for word in (row.id, row.name)]
-            return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
-    except Exception:  # a shell that completes a word must not show a traceback
-        return []
-
-
-_ID_HELP = "A sweep's id, a unique beginning of it, or a name (its newest sweep)."
-Id = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, show_default=False, autocompletion=complete_sweeps)]
-Offline = Annotated[bool, typer.Option("--offline", help="Ask no host; show what is remembered.")]
 
 
 def ls(out: Output, offline: Offline = False) -> int:
@@ -59,7 +41,7 @@ def ls(out: Output, offline: Offline = False) -> int:
 
 def show(
     out: Output,
-    word: Id,
+    word: SweepId,
     offline: Offline = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the trials as CSV.")] = False,
 ) -> int:
@@ -91,7 +73,7 @@ def _heading(out: Output, result: SweepView) -> None:
 
 def best(
     out: Output,
-    word: Id,
+    word: SweepId,
     pull: Annotated[
         bool, typer.Option("--pull", help="Fetch its best (else last) checkpoint, or its outputs.")
     ] = False,
@@ -133,7 +115,7 @@ def _best_text(out: Output, result: SweepView, found: TrialView, pulled: dict[st
         out.say(f"fetched {plural(len(pulled['files']), 'file')} to {pulled['to']}")
 
 
-def stop(out: Output, word: Id) -> int:
+def stop(out: Output, word: SweepId) -> int:
     """End a sweep: what waits is cancelled, and what runs, too, wholly."""
     from jobrunner.service.sweeps import manage as service
 
@@ -143,7 +125,7 @@ def stop(out: Output, word: Id) -> int:
 
 def extend(
     out: Output,
-    word: Id,
+    word: SweepId,
     spec: Annotated[
         Path, typer.Argument(metavar="SPEC", help="The spec with more values or trials.", show_default=False)
     ],
@@ -164,7 +146,7 @@ def extend(
 
 def retry(
     out: Output,
-    word: Id,
+    word: SweepId,
     failed: Annotated[
         bool, typer.Option("--failed", help="Those that failed, ran out of time or were lost: the default.")
     ] = False,
@@ -212,6 +194,7 @@ def register(app: typer.Typer) -> None:
     command(group, "ls", group="sweep", example="jobrunner sweep ls")(ls)
     command(group, "show", group="sweep", example="jobrunner sweep show digits-sweep --csv")(show)
     command(group, "best", group="sweep", example="jobrunner sweep best digits-sweep --pull --to best")(best)
+    command(group, "plot", group="sweep", example="jobrunner sweep plot digits-sweep --html")(plot)
     command(group, "stop", group="sweep", example="jobrunner sweep stop digits-sweep")(stop)
     command(group, "extend", group="sweep", example="jobrunner sweep extend digits-sweep digits_sweep.yaml")(extend)
     command(group, "retry", group="sweep", example="jobrunner sweep retry digits-sweep --reason host_reboot")(retry)
