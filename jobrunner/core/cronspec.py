@@ -178,11 +178,23 @@ def check_cron(value: str) -> str:
 def check_timezone(value: str) -> str:
     """The check of a spec's `schedule.timezone`: a zone's name in the IANA database."""
     if zone_or_none(value) is None:
-        from zoneinfo import available_timezones
-
-        near = _nearest(value, available_timezones())
-        _refuse(f"{_found(value)} is no time zone; write a name such as Asia/Shanghai, Europe/Berlin or UTC", near)
+        _refuse(
+            f"{_found(value)} is no time zone; write a name such as Asia/Shanghai, Europe/Berlin or UTC", _near(value)
+        )
     return value
+
+
+def _near(word: str) -> str:
+    """The zone that a word which is none may mean; those of a plain offset have names with the sign turned round."""
+    from zoneinfo import available_timezones
+
+    offset = re.fullmatch(r"(?:UTC|GMT)?([+-])0?([0-9]{1,2})(?::?00)?", word, re.ASCII | re.IGNORECASE)
+    if offset:
+        turned = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{offset[2]}"
+        return turned if zone_or_none(turned) else ""
+    if re.fullmatch(r"[A-Za-z]{2,5}", word):  # CST is three zones: whoever writes it has to say which
+        return ""
+    return _nearest(word, filter(zone_or_none, available_timezones()))
 
 
 def check_jitter(value: Duration) -> Duration:

@@ -97,15 +97,34 @@ class StopAfter(Model):
     stop_after: StrictInt = Field(ge=1, description="So many failed trials.")
 
 
-def _on_error(value: Any) -> Any:
+def _word_or_limit(value: Any) -> str | None:
+    if isinstance(value, dict | StopAfter):
+        return "~limit"
+    return "~word" if isinstance(value, str) else None
+
+
+def _on_error_word(value: Any) -> Any:
     if isinstance(value, str) and value not in ("continue", "stop"):
         refuse(
             f"found {found(value)}; it must be continue, stop or {{stop_after: N}}",
             nearest(value, ("continue", "stop")),
         )
-    if value in ("continue", "stop") or isinstance(value, StopAfter | dict):
-        return value
-    return refuse(f"found {found(value)}; it must be continue, stop or {{stop_after: N}}")
+    return value
+
+
+OnError = Annotated[
+    Annotated[
+        Literal["continue", "stop"],
+        BeforeValidator(_on_error_word, json_schema_input_type=Literal["continue", "stop"]),
+        Tag("~word"),
+    ]
+    | Annotated[StopAfter, Tag("~limit")],
+    Discriminator(
+        _word_or_limit,
+        custom_error_type="wanted",
+        custom_error_message="continue or stop is wanted here, or {stop_after: N}",
+    ),
+]
 
 
 _OBJECTIVE = r"^[A-Za-z_][A-Za-z0-9_./-]{0,99} +(min|max)( +best)?$(?!\n)"
@@ -134,10 +153,7 @@ class Sweep(Model):
         default=None, ge=1, description="So many at once; otherwise what the cards allow."
     )
     early_stop: EarlyStop | None = Field(default=None, description="When a trial that does badly is stopped.")
-    on_error: Annotated[
-        Literal["continue", "stop"] | StopAfter,
-        BeforeValidator(_on_error, json_schema_input_type=Literal["continue", "stop"] | StopAfter),
-    ] = Field(default="continue", description="What a failed trial means for the rest.")
+    on_error: OnError = Field(default="continue", description="What a failed trial means for the rest.")
 
     def names(self) -> tuple[str, ...]:
         """The parameters' names."""

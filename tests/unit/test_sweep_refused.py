@@ -41,6 +41,9 @@ FAULTS = [
     ("sweep: {parameters: {checkpoint: [1]}}", 4, 22, "a meaning of its own"),
     (f"sweep: {{parameters: {LR}, parallel: 0}}", 4, 45, "must be at least 1"),
     (f"sweep: {{parameters: {LR}, on_error: halt}}", 4, 45, "continue, stop or {stop_after: N}"),
+    (f"sweep: {{parameters: {LR}, on_error: [stop]}}", 4, 45, "continue or stop is wanted here, or {stop_after: N}"),
+    (f"sweep: {{parameters: {LR}, on_error: {{stop_after: 0}}}}", 4, 58, "sweep.on_error.stop_after: found the number 0"),
+    (f"sweep: {{parameters: {LR}, on_error: {{after: 2}}}}", 4, 46, "the key 'after' is not known in sweep.on_error"),
     ("sweep: {method: grod, parameters: {lr: [1]}}", 4, 17, "grod"),
     (
         f"sweep: {{parameters: {LR}, objective: loss min, early_stop: {{method: asha, step: epoch}}}}",

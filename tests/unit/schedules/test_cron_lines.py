@@ -154,6 +154,9 @@ def test_zones_are_those_of_the_database() -> None:
     ("schedule", "wanted"),
     [
         ("{cron: '0 3 * * MOO', timezone: UTC}", [(3, 18, "weekday", "MON")]),
+        ("{cron: '@daily', timezone: UTC+8}", [(3, 38, "no time zone", "Etc/GMT-8")]),
+        ("{cron: '@daily', timezone: CST}", [(3, 38, "no time zone", "")]),
+        ("{cron: '@daily', timezone: localtime}", [(3, 38, "no time zone", "")]),
         ("{cron: '@daily'}", [(3, 1, "schedule.timezone is missing", "")]),
         (
             "\n  cron: '* * * *'\n  timezone: Asia/Shangai\n  jitter: 6m\n  overlap: wait\n  deadline: 0s",
