@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -44,9 +44,8 @@ def private_mb(pid: int) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time of a process itself, without its children, to the microsecond."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def gaps(client: Client, lab: Lab, count: int) -> tuple[list[float], list[float]]:
@@ -72,11 +71,13 @@ def gaps(client: Client, lab: Lab, count: int) -> tuple[list[float], list[float]
     return records, sorted((after[2] - before[3]) * 1000 for before, after in pairwise(turns))
 
 
-def long_queue(most: int) -> Iterator[tuple[str, float, float]]:
-    """`(step, ms with ten waiting jobs, ms with `most`)`, each measured in a process of its own; no dispatcher runs."""
-    few, many = _steps(10), _steps(most)
-    for name in few:
-        yield name, few[name], many[name]
+def long_queue(sizes: Sequence[int]) -> dict[str, list[float]]:
+    """CPU milliseconds of steps on a host, by step, with so many waiting jobs; no dispatcher runs beside.
+
+    Each size is measured in a process of its own.
+    """
+    found = [_steps(size) for size in sizes]
+    return {name: [steps[name] for steps in found] for name in found[0]}
 
 
 def _steps(count: int) -> dict[str, float]:

@@ -1,14 +1,31 @@
-"""Timing of whole processes, of two ways turn by turn, and how it is told."""
+"""Timing of whole processes, and of several ways turn by turn."""
 
 from __future__ import annotations
 
 import os
-import statistics
+import signal
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+LIMIT_S = 300.0
+"""No command of a benchmark takes longer: one that does is ended, and its row says so."""
+
+OURS = [sys.executable, "-m", "jobrunner"]
+"""What `jobrunner` is here: the interpreter that runs the benchmarks, and the code beside them."""
+
+
+class TooSlow(Exception):
+    """A command did not end in time."""
+
+
+class Failed(Exception):
+    """A command exited with another code than 0."""
 
 
 @dataclass(frozen=True)
@@ -19,67 +36,74 @@ class Taken:
     cpu: float
 
 
-Measure = Callable[[], Taken]
+Way = Callable[[], Taken]
 
 
-def timed(argv: list[str], env: dict[str, str], cwd: Path) -> Taken:
-    """Run a command to its end; it must succeed."""
+def timed(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    *,
+    out: IO[bytes] | int | None = None,
+    limit: float = LIMIT_S,
+) -> Taken:
+    """Run a command to its end; it must succeed. Its standard output is read, or goes to `out`."""
     began = time.perf_counter()
     process = subprocess.Popen(
-        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        list(argv),
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if out is None else out,
+        stderr=subprocess.STDOUT if out is None else subprocess.PIPE,
+        start_new_session=True,
     )
-    assert process.stdout is not None
-    with process.stdout as stream:
-        said = stream.read()
-    _, status, spent = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    stream = process.stdout if out is None else process.stderr
+    assert stream is not None
+    late = threading.Event()
+    timer = threading.Timer(limit, _end, (process.pid, late))
+    timer.start()
+    try:
+        with stream:
+            said = stream.read()
+        _, status, spent = os.wait4(process.pid, 0)
+    except BaseException:
+        _end(process.pid, late)
+        process.wait()
+        raise
+    finally:
+        timer.cancel()
     took = time.perf_counter() - began
-    assert process.returncode == 0, f"{argv}: {said!r}"
+    process.returncode = os.waitstatus_to_exitcode(status)
+    told = " ".join(argv)[:300]
+    if late.is_set():
+        raise TooSlow(f"{told} took more than {limit:g} s")
+    if process.returncode:
+        raise Failed(f"{told} exited {process.returncode}: {said[-1500:].decode('utf-8', 'replace').strip()}")
     return Taken(took, spent.ru_utime + spent.ru_stime)
 
 
-def compare(name: str, limit: float, rounds: int, ours: Measure, peer: Measure) -> None:
-    """Alternate the two (each goes first every other time) and print a line of the table in RESULTS.md."""
-    pairs: list[tuple[Taken, Taken]] = []
+def _end(pid: int, late: threading.Event) -> None:
+    """End a command with its children: it has a session of its own, which we made."""
+    late.set()
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def alternate(rounds: int, *ways: Way) -> list[tuple[Taken, ...]]:
+    """Each way once a turn, in an order that moves on by one from turn to turn; results in the order of the ways."""
+    turns = []
     for number in range(rounds):
-        if number % 2:
-            theirs = peer()
-            pairs.append((ours(), theirs))
-        else:
-            pairs.append((ours(), peer()))
-    ratios = sorted(mine.wall / theirs.wall for mine, theirs in pairs)
-    wall = [[side.wall for side in column] for column in zip(*pairs, strict=True)]
-    cpu = [min(side.cpu for side in column) for column in zip(*pairs, strict=True)]
-    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-    print(
-        f"| {name} | {statistics.median(wall[0]):.3f} | {statistics.median(wall[1]):.3f} "
-        f"| **{statistics.median(ratios):.2f}** | {min(wall[0]) / min(wall[1]):.2f} | {spread} "
-        f"| {cpu[0]:.3f} / {cpu[1]:.3f} | {rounds} | {limit} |",
-        flush=True,
-    )
+        taken: dict[int, Taken] = {}
+        for place in range(len(ways)):
+            which = (place + number) % len(ways)
+            taken[which] = ways[which]()
+        turns.append(tuple(taken[which] for which in range(len(ways))))
+    return turns
 
 
-HEADER = (
-    "| what | median, s | peer, s | median ratio | of minima | spread of ratios | least CPU, s | rounds | to reach |\n"
-    "|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def tell(name: str, value: str, limit: str) -> None:
-    """A line of the second table."""
-    print(f"| {name} | {value} | {limit} |", flush=True)
-
-
-def machine() -> str:
-    """A line about this machine and what else it does."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        "?",
-    )
-    return (
-        f"{os.cpu_count()} cores ({model}), load {' '.join(f'{value:.1f}' for value in os.getloadavg())} at the start"
-    )
+def walls(turns: Sequence[tuple[Taken, ...]], which: int) -> list[float]:
+    """Seconds on the clock of one of the ways, turn by turn."""
+    return [turn[which].wall for turn in turns]
