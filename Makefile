@@ -9,6 +9,7 @@ export PYTHON
 
 help:
 	@echo "make demo       a host with simulated cards on this machine: submit, follow and fetch a training job"
+	@echo "               (DEMO_ARGS=--sweep, DEMO_ARGS=--schedule: other stories; DEMO_ARGS=--keep leaves the host running)"
 	@echo "make demo-stop  end what 'make demo' has left running"
 	@echo "make test       the whole test suite      (PYTEST_ARGS='-k logs -x' for a part of it)"
 	@echo "make bench      timings as ratios to rsync and ssh by hand (BENCH_ARGS='--only submit'); see benchmarks/README.md"
@@ -44,13 +45,13 @@ bench: dev
 
 # Any number of scenarios from any seed on; each prints what happened if something did not hold. See docs/faults.md.
 # From a hundred on, also what takes minutes: 64 processes that write 200 times each to one ledger while some are killed,
-# and a network that is gone for three minutes.
+# a network that is gone for three minutes, and ten sweeps that are killed twelve times each.
 N ?= 100
 SEED ?= 1
 JOBS ?= 4
 faults: dev
 	.venv/bin/python -m tests.faults $(N) $(SEED) --jobs $(JOBS)
-	@[ $(N) -lt 100 ] || FULL=1 .venv/bin/python -m pytest -q -rP -n 2 tests/unit/test_truth_ledger.py tests/faults/test_long_loss.py
+	@[ $(N) -lt 100 ] || FULL=1 .venv/bin/python -m pytest -q -rP -n 2 tests/unit/test_truth_ledger.py tests/faults/test_long_loss.py tests/faults/test_sweep_kills.py
 
 check: dev
 	.venv/bin/python -m ruff check .
