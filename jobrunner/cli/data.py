@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -130,14 +130,19 @@ def demo(
     out: Output,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's host running, to play with.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop a demo host that was kept.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Show a sweep in place of a single job.")] = False,
+    schedule: Annotated[bool, typer.Option("--schedule", help="Show nightly retraining.")] = False,
 ) -> int:
     """Try it all on this machine alone, with simulated cards."""
     from jobrunner.service import demo as service
 
+    if stop + sweep + schedule > 1:
+        raise UsageError("--stop, --sweep and --schedule exclude each other", remedy="leave all but one out")
+    subject: Literal["job", "sweep", "schedule"] = "sweep" if sweep else "schedule" if schedule else "job"
     if not out.json:
-        return service.demo(keep, stop)
+        return service.demo(keep, stop, subject)
     with _story_on_stderr():
-        code = service.demo(keep, stop)
+        code = service.demo(keep, stop, subject)
     out.document({"exit_code": code})
     return code
 

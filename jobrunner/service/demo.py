@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from jobrunner.service.session import default_home
 
+if TYPE_CHECKING:
+    from jobrunner.lab.story import Subject
 
-def demo(keep: bool, stop: bool) -> int:
-    """Bring up the demo's host, run its story, and end the host unless `keep`; with `stop` only end a kept one."""
+
+def demo(keep: bool, stop: bool, subject: Subject = "job") -> int:
+    """Bring up the demo's host, show a job, a sweep or a schedule on it, and end the host unless `keep`.
+
+    With `stop` only end a kept one.
+    """
     from jobrunner.lab import demo as lab
     from jobrunner.lab.story import check_python, run_demo
 
@@ -20,7 +27,7 @@ def demo(keep: bool, stop: bool) -> int:
     check_python()
     host = lab.start(folder)
     try:
-        return run_demo(_command, host, say=say, keep=keep)
+        return run_demo(_command, host, say=say, keep=keep, subject=subject)
     finally:
         if not keep:
             lab.stop(folder)

@@ -108,6 +108,9 @@ def test_the_sweep_finds_what_suits_digits(npu: demo.DemoHost, tmp_path: Path) -
     assert shown["sweep"]["state"] == "done" and shown["sweep"]["completed"] == 5
     losses = [item["objective"] for item in shown["trials"]]
     assert losses == sorted(losses) and losses[0] < 0.6 * losses[-1], "the space has better and worse points"
+    plotted = jobrunner(npu, "sweep", "plot", "digits-sweep", "--html", "--to", str(tmp_path / "sweep.html"))
+    assert len(plotted["curves"]["shown"]) == 5 and min(step["best"] for step in plotted["history"]) == losses[0]
+    assert "digits-sweep" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
     best = jobrunner(npu, "sweep", "best", "digits-sweep", "--pull", "--to", str(tmp_path / "best"))["best"]
     assert best["parameters"] == shown["trials"][0]["parameters"] and best["step"] == 3
     assert list((tmp_path / "best").rglob("*.npz"))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,31 @@ def test_story_says_how_to_go_on_in_the_words_it_was_called_by(
     monkeypatch.setenv("JOBRUNNER_DEMO_BY", by)
     assert any(keep in line for line in story._how_to_go_on(a_host(tmp_path), keep=False))
     assert any(stop in line for line in story._how_to_go_on(a_host(tmp_path), keep=True))
+
+
+@pytest.mark.parametrize(
+    ("subject", "commands"),
+    [
+        ("sweep", ["cards", "submit", "sweep show", "sweep plot", "sweep plot", "sweep best"]),
+        ("schedule", ["schedule add", "schedule next", *["schedule run", "wait", "tick"] * 2, "schedule history",
+                      "promote ls", "checkpoints", "schedule rm"]),
+    ],
+)  # fmt: skip
+def test_the_other_stories(tmp_path: Path, subject: Any, commands: list[str]) -> None:
+    ran: list[str] = []
+    said: list[str] = []
+
+    def run(words: list[str]) -> int:
+        ran.append(" ".join(words[: 2 if words[0] in ("sweep", "schedule", "promote") else 1]))
+        if "--pull" in words:
+            Path(words[-1]).mkdir(parents=True)
+            (Path(words[-1]) / "best.npz").write_bytes(b"x")
+        return 0
+
+    assert story.run_demo(run, a_host(tmp_path), say=said.append, keep=False, subject=subject) == 0
+    assert ran == commands
+    (more,) = (line for line in said if line.startswith("More to see"))
+    assert f"--{subject}" not in more and "demo --" in more
 
 
 def test_story_ends_at_the_first_step_that_fails(tmp_path: Path) -> None:

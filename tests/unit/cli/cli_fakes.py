@@ -248,7 +248,7 @@ def adds_unknown_host(session, name, *, address, confirm, fingerprint):
     return results.HostAddResult(host={"name": name, "address": address}, offer=OFFER, pinned=True, known_hosts="kh")
 
 
-def _story(keep: bool, stop: bool) -> int:
+def _story(keep: bool, stop: bool, subject: str) -> int:
     """A fake demo, which has a child that writes to the same place."""
     import subprocess
 
