@@ -21,6 +21,7 @@ from .layout import lock_name
 from .working import Working
 
 KEPT = 10  # so many versions stay, the current one beside them
+TARGETS = 1000  # of so many folders a client is told at once
 LOCK_S = 60.0
 BLOCK = 1 << 20
 
@@ -84,6 +85,23 @@ def _better(one, other, direction):
 
 def _number(value):
     return "{:.6g}".format(value)
+
+
+def run_promoted(session, request):
+    """Operation `promoted`: each folder's versions, oldest first, and which one is current since when."""
+    found = {}
+    for to in list(request.get("to") or [])[:TARGETS]:
+        folder = folder_of(session.layout, to)
+        kept = []
+        for name in versions(folder):
+            record = read_json(os.path.join(folder, b"versions", name, b"promotion.json"))
+            if isinstance(record, dict) and isinstance(record.get("checkpoint"), str):
+                kept.append(dict(record, version=to_text(name), path=_path(folder, name, record)))
+        name, since = _current_name(folder), None
+        if name is not None:
+            since = clock.stamp(os.lstat(os.path.join(folder, b"current")).st_mtime)
+        found[to] = {"versions": kept, "current": None if name is None else to_text(name), "since": since}
+    return {"promoted": found}
 
 
 def run_rollback(session, request):
@@ -152,10 +170,15 @@ def _told(folder, kept, decision, why, against):
     """What a client hears: the decision, and the version that is current now."""
     path = None
     if kept is not None:
-        name = to_bytes(os.path.basename(kept["checkpoint"].rstrip("/")))
-        path = to_text(os.path.join(folder, b"versions", to_bytes(kept["version"]), name))
+        path = _path(folder, to_bytes(kept["version"]), kept)
     told = {"decision": decision, "why": why, "against": against}
     return dict(told, current=kept, path=path, folder=to_text(folder))
+
+
+def _path(folder, name, record):
+    """Where the model of a version lies."""
+    model = to_bytes(os.path.basename(record["checkpoint"].rstrip("/")))
+    return to_text(os.path.join(folder, b"versions", name, model))
 
 
 def _lock(folder):

@@ -28,6 +28,7 @@ OPERATIONS = {
     "give": "give.run",
     "checkpoints": "checkpoints.run",
     "promote": "promote.run",
+    "promoted": "promote.run_promoted",
     "rollback": "promote.run_rollback",
     "collect": "collect.run",
     "drain": "drain.run",

@@ -107,7 +107,7 @@ class Schedules:
         with self._store.read() as connection:
             if connection.execute("SELECT 1 FROM schedules WHERE id = ?", (word,)).fetchone():
                 return word
-            sql = "SELECT id FROM schedules WHERE name = ? ORDER BY state = 'removed', seq DESC LIMIT 1"
+            sql = "SELECT id FROM schedules WHERE name = ? ORDER BY state = 'removed', added_at DESC, seq DESC LIMIT 1"
             named = connection.execute(sql, (word,)).fetchone()
             if named:
                 return str(named[0])
@@ -198,7 +198,7 @@ class Schedules:
 
     def _schedules(self, condition: str, values: Sequence[Any]) -> builtins.list[ScheduleRow]:
         names = [item.name for item in fields(ScheduleRow)]
-        sql = f"SELECT {', '.join(names)} FROM schedules WHERE {condition} ORDER BY seq DESC"
+        sql = f"SELECT {', '.join(names)} FROM schedules WHERE {condition} ORDER BY added_at DESC, seq DESC"
         with self._store.read() as connection:
             rows = connection.execute(sql, values).fetchall()
         return [

@@ -195,7 +195,8 @@ class Sweeps:
         with self._store.read() as connection:
             if connection.execute("SELECT 1 FROM sweeps WHERE id = ?", (word,)).fetchone():
                 return word
-            named = connection.execute("SELECT id FROM sweeps WHERE name = ? ORDER BY seq DESC", (word,)).fetchone()
+            sql = "SELECT id FROM sweeps WHERE name = ? ORDER BY created_at DESC, seq DESC"
+            named = connection.execute(sql, (word,)).fetchone()
             if named:
                 return str(named[0])
             found = connection.execute("SELECT id FROM sweeps WHERE substr(id, 1, ?) = ?", (len(word), word)).fetchall()
@@ -245,7 +246,7 @@ class Sweeps:
 
     def _rows(self, condition: str, values: Sequence[Any]) -> builtins.list[SweepRow]:
         names = [item.name for item in fields(SweepRow)]
-        sql = f"SELECT {', '.join(names)} FROM sweeps WHERE {condition} ORDER BY seq DESC"
+        sql = f"SELECT {', '.join(names)} FROM sweeps WHERE {condition} ORDER BY created_at DESC, seq DESC"
         with self._store.read() as connection:
             rows = connection.execute(sql, values).fetchall()
         return [

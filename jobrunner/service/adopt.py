@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
-from jobrunner.service import definitions, followups, metrics
+from jobrunner.service import definitions, followups, metrics, promoted
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import remember_host
 from jobrunner.service.results import AdoptResult
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
     """Take every job that these hosts (default: all known ones) have into the ledger; says what it could not.
 
-    Schedules come back from their files in the state folder.
+    Schedules come back from their files in the state folder, promoted models from their folders on the hosts.
     """
     schedules = definitions.adopt(session)
     aliases = session.choose_hosts(list(names))
@@ -42,6 +42,7 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
     errors: list[JobrunnerError] = []
     away: list[tuple[str, dict[str, Any]]] = []
     told: list[dict[str, Any]] = []
+    models: dict[str, list[str]] = {}
     for alias, outcome in session.links.map(ask, aliases).items():
         if outcome.value is None:
             errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
@@ -49,6 +50,7 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
         remember_host(session, alias, outcome.value)
         told += outcome.value["records"].values()
         away += [(alias, record) for record in outcome.value["records"].values() if _left(record)]
+        models[alias] = promoted.targets_of(outcome.value["records"].values())
         _take(session, alias, outcome.value, rows, added)
         try:
             metrics.catch_up(session, alias, outcome.value["host"]["instance"])
@@ -65,6 +67,7 @@ def adopt(session: Session, names: Sequence[str]) -> AdoptResult:
 
         adopt_sweeps(session, told)
     definitions.restore_runs(session)
+    errors += promoted.adopt(session, {alias: targets for alias, targets in models.items() if targets})
     followups.leave(session, [row.id for row in rows if row.state.final and row.id in added])
     rows.sort(key=lambda row: row.submitted_at or "", reverse=True)
     return AdoptResult(

@@ -53,19 +53,19 @@ def choose(items: Sequence[Checkpoint], metric: str, direction: str, which: str,
     whole = [item for item in items if item.complete and not item.removed]
     if not whole:
         return Candidate(why="the job left no complete checkpoint")
-    rated = [(value, item) for item in whole if (value := _value(item.metrics.get(metric))) is not None]
+    rated = [(value, item) for item in whole if (value := plain_value(item.metrics.get(metric))) is not None]
     if which == "best" and rated:
         value, item = (min if direction == "min" else max)(rated, key=lambda pair: pair[0])
         return Candidate(item, value)
-    value_of_last = _value(whole[0].metrics.get(metric))
+    value_of_last = plain_value(whole[0].metrics.get(metric))
     if value_of_last is None:
-        value_of_last = _value(told)
+        value_of_last = plain_value(told)
     if value_of_last is None:
         return Candidate(whole[0], why=f"the job told no value of {metric}, so nothing says how good it is")
     return Candidate(whole[0], value_of_last)
 
 
-def _value(number: Any) -> float | None:
+def plain_value(number: Any) -> float | None:
     """A finite number; NaN and infinity are no measure of a model."""
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
         return None
@@ -139,7 +139,7 @@ def _ask_host(session: Session, row: JobRow, base: Promotion, chosen: Candidate)
         spec=row.name,
     )
     current = answer.get("current") or {}
-    base = replace(base, why=answer.get("why"), against=_value(answer.get("against")))
+    base = replace(base, why=answer.get("why"), against=plain_value(answer.get("against")))
     if answer["decision"] != "promoted":
         return base
     return replace(

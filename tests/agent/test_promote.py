@@ -90,6 +90,13 @@ def test_only_the_better_model_is_kept(host: AgentHost) -> None:
         ask(host, "rollback", to="models/a")
     newest = sorted(os.listdir(top / "versions"))[-1]
     assert ask(host, "rollback", to="models/a", version=newest)["current"]["job"] == better
+    found = ask(host, "promoted", to=["models/a", "models/none"])["promoted"]
+    assert [kept["job"] for kept in found["models/a"]["versions"]] == [first, better]
+    assert (
+        found["models/a"]["current"] == newest and found["models/a"]["since"] > found["models/a"]["versions"][1]["at"]
+    )
+    assert Path(found["models/a"]["versions"][0]["path"]).read_bytes() == b"first"
+    assert found["models/none"] == {"versions": [], "current": None, "since": None}
 
 
 def test_folders_links_and_old_versions(host: AgentHost, tmp_path: Path) -> None:

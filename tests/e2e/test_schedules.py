@@ -385,3 +385,13 @@ def test_a_model_has_to_beat_the_newest_wherever_that_is(client: QuickClient, la
         assert (back["host"], back["value"]) == ("lab", 0.5)
         again = train("0.55", "second")
         assert (again["decision"], again["against"]) == ("promoted", 0.5), "what was gone back from does not count"
+
+        # The ledger is lost. The hosts know what they keep, and which of them was the last to change its mind.
+        both.json("promote", "rollback", "models/both", "--to", back["version"])
+        other = QuickClient(tmp_path / "other", lab, second)
+        other.run("adopt")
+        known = other.json("promote", "ls", "models/both")["promotions"]
+        assert sorted((item["value"], item["current"]) for item in known) == [(0.5, True), (0.55, False), (0.6, False)]
+        assert {item["host"] for item in known if item["value"] > 0.5} == {"second"}
+        other.run("adopt")
+        assert len(other.json("promote", "ls", "models/both")["promotions"]) == 3 and not Clock(other).tick().promotions

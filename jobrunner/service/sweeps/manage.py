@@ -82,7 +82,8 @@ def retry(session: Session, word: str, *, reason: str | None = None) -> SweepCha
     chosen = [trial for trial in trials if _is_meant(trial, jobs.get(trial.job or ""), reason)]
     missing = [trial for trial in trials if unsent(trial, jobs.get(trial.job or ""))]
     if not chosen and not missing:
-        reasons = sorted({row.reason or row.state.value for row in jobs.values() if row.state in FAILED})
+        newest = [jobs[trial.job] for trial in trials if trial.job in jobs]
+        reasons = sorted({row.reason or row.state.value for row in newest if row.state in FAILED})
         raise UsageError(
             f"no trial of {sweep.name} ({id_}) ended {f'with {reason}' if reason else 'badly'}",
             code="nothing_to_retry",
