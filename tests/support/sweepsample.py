@@ -23,7 +23,7 @@ ID = "sweepaaaaa"
 
 @dataclass(frozen=True)
 class Ran:
-    """A trial: its parameters, the values that it told step by step, and how it ended."""
+    """A trial: its parameters, the values that it told step by step, how it ended, and what its request says more."""
 
     parameters: Mapping[str, str]
     values: Sequence[float] = ()
@@ -46,9 +46,10 @@ def write(
     name: str = "digits-sweep",
     method: str = "tpe",
     state: str = "done",
+    early_stop: Mapping[str, Any] | None = None,
 ) -> str:
     """Write the ledger of a state folder; the sweep's id."""
-    spec = {"sweep": {"method": method, "parameters": space}}
+    spec = {"sweep": {"method": method, "parameters": space, "early_stop": early_stop}}
     metric = objective.split()[0] if objective else "val_loss"
     with Ledger(home / "ledger.db") as ledger:
         row = SweepRow(
@@ -66,7 +67,9 @@ def write(
                 device="npu", submitted_at=stamp(BEGIN), started_at=stamp(begun), attempt=1,
                 ended_at=stamp(begun + length) if final else None, sweep=ID,
             )  # fmt: skip
-            ledger.insert_staging(one, {"run": {"metrics": {metric: "x"}}, "sweep": {"id": ID}}, "d", None, {})
+            ledger.insert_staging(
+                one, {"run": {"metrics": {metric: "x"}}, "sweep": {"id": ID, **ran.more}}, "d", None, {}
+            )
             samples = [Sample(metric, float(step), value) for step, value in enumerate(ran.values, 1)]
             if samples:
                 ledger.metrics.add(job, 0, 10, samples, done=True)

@@ -198,3 +198,10 @@ def test_a_page_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path
 def test_no_such_sweep(tmp_path: Path) -> None:
     with open_session(home=tmp_path, environ={}) as session, pytest.raises(NotFoundError):
         report.report(session, "nothing", offline=True)
+
+
+def test_a_trial_that_went_on_after_a_pause_is_one_curve(tmp_path: Path) -> None:
+    trials = [Ran({"lr": "1"}, [0.5, 0.3], more={"goes_on": "job0000001"}), Ran({"lr": "2"}, [0.9, 0.8])]
+    result = made(tmp_path, trials, early_stop={"pause": True})
+    curves = {curve.number: [value for _, value in curve.points] for curve in result.curves}
+    assert curves == {0: [0.9, 0.8, 0.5, 0.3], 1: [0.9, 0.8]}
