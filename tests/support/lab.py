@@ -99,6 +99,13 @@ class Client:
             "PYTHONPATH": str(ROOT),
         }
 
+    def settings(self, **values: Any) -> None:
+        """Change settings of the hosts file, as `retry_for="1s"` for a host that will not come back meanwhile."""
+        path = self.folder / "hosts.yaml"
+        file = json.loads(path.read_text())
+        file["settings"].update(values)
+        path.write_text(json.dumps(file))
+
     def start(self, *words: str, **more: Any) -> subprocess.Popen[bytes]:
         """Begin a command; its output is piped."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
