@@ -14,11 +14,13 @@ import pytest
 from jobrunner.core.errors import AgentError, LinkLostError
 from jobrunner.lab.sshd import LoopbackHost
 from jobrunner.transport.link import HostLink
+from jobrunner.transport.settings import TransportSettings
 from tests.support.hosts import loopback, target_of, test_agent
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
 QUICK = {"probe_s": 0.5, "dead_after_s": 1.0}
+FULL = os.environ.get("FULL") == "1"
 
 
 def freeze(host: LoopbackHost, on: bool) -> None:
@@ -63,8 +65,10 @@ def test_a_frozen_server_is_noticed_while_sending(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_a_cut_network_is_noticed_within_20_s_by_default(tmp_path: Path) -> None:
-    with loopback(tmp_path) as host, HostLink(target_of(host), image=test_agent()) as link:
+@pytest.mark.parametrize("part", [1.0] if FULL else [0.1])
+def test_a_cut_network_is_noticed_within_20_s_by_default(tmp_path: Path, part: float) -> None:
+    """The default limits, or a tenth of each of them, which is noticed in as much less."""
+    with loopback(tmp_path) as host, HostLink(target_of(host, **usual(part)), image=test_agent()) as link:
         rules = [
             ["INPUT", "-i", "lo", "-p", "tcp", side, str(host.port), "-j", "DROP"] for side in ("--dport", "--sport")
         ]
@@ -79,7 +83,14 @@ def test_a_cut_network_is_noticed_within_20_s_by_default(tmp_path: Path) -> None
             finally:
                 for rule in rules:
                     subprocess.run(["iptables", "-D", *rule], check=False)
-    assert took < 20
+    assert took < max(20 * part, 4), "what is shortened leaves room for a busy machine"
+
+
+def usual(part: float) -> dict[str, float]:
+    """That part of the usual limits for silence."""
+    usual = TransportSettings()
+    assert usual.probe_s + usual.dead_after_s < 20
+    return {"probe_s": usual.probe_s * part, "dead_after_s": usual.dead_after_s * part}
 
 
 def test_an_idle_link_stays_alive(tmp_path: Path) -> None:
@@ -138,8 +149,8 @@ def test_key_exchanges_amid_channels_that_close(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1 << 30])
-def test_a_gibibyte_comes_down_without_a_pause(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [1 << 30 if FULL else 1 << 28])
+def test_much_comes_down_without_a_pause(tmp_path: Path, size: int) -> None:
     with loopback(tmp_path) as host, HostLink(target_of(host), image=test_agent()) as link:
         longest, last, got = 0.0, time.monotonic(), 0
         with link.bulk().stream("download", bytes=size) as stream:
