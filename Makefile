@@ -3,6 +3,7 @@
 
 PYTHON ?=
 PYTEST_ARGS ?=
+WORKERS ?= 3
 export PYTHON
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-stop test faults bench check format clean venv dev
@@ -31,11 +32,12 @@ demo: venv
 demo-stop: venv
 	@JOBRUNNER_HOME="$(CURDIR)/.demo" .venv/bin/python -m jobrunner demo --stop
 
-# One file of tests stays on one worker: what a file shares (hosts, namespaces) is started once. What fails beside other
+# One file of tests stays on one worker: what a file shares (hosts, namespaces) is started once; the long files come first
+# (tests/conftest.py). Tests wait more than they compute, so that three workers suit two cores. What fails beside other
 # tests is tried once more alone, and said: real processes on a busy machine can be late. What fails again has failed.
 test: dev
 	@sh scripts/system_packages.sh
-	@.venv/bin/python -m pytest -n 2 --dist loadfile -q $(PYTEST_ARGS) || { \
+	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q $(PYTEST_ARGS) || { \
 	    code=$$?; [ $$code -eq 1 ] || exit $$code; \
 	    echo "FAILED BESIDE OTHERS, once more alone:" >&2; \
 	    .venv/bin/python -m pytest -q --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
@@ -51,7 +53,8 @@ SEED ?= 1
 JOBS ?= 4
 faults: dev
 	.venv/bin/python -m tests.faults $(N) $(SEED) --jobs $(JOBS)
-	@[ $(N) -lt 100 ] || FULL=1 .venv/bin/python -m pytest -q -rP -n 2 tests/unit/test_truth_ledger.py tests/faults/test_long_loss.py tests/faults/test_sweep_kills.py
+	@[ $(N) -lt 100 ] || FULL=1 .venv/bin/python -m pytest -q -rP -n 2 tests/unit/test_truth_ledger.py tests/faults/test_long_loss.py \
+	    tests/ssh/test_dead_links.py tests/agent/test_share_users.py tests/faults/test_sweep_kills.py
 
 check: dev
 	.venv/bin/python -m ruff check .

@@ -26,6 +26,50 @@ _SCRUBBED = (
     "COLUMNS",
     "NO_COLOR",
 )
+# Files that take long, the longest first: workers take whole files (`--dist loadfile`), and none shall be left with a
+# long one while the others have nothing more to do. `pytest --durations=0` tells.
+_LONG_FIRST = (
+    "faults/test_seeds.py",
+    "faults/test_seeds_too.py",
+    "e2e/test_sweeps.py",
+    "e2e/test_sweep_early.py",
+    "e2e/test_sweep_moves.py",
+    "e2e/test_life.py",
+    "e2e/test_schedules.py",
+    "agent/test_share_users.py",
+    "ssh/test_sessions.py",
+    "ssh/test_shells.py",
+    "e2e/test_sweep_adaptive.py",
+    "faults/test_sweep_kills.py",
+    "e2e/test_interrupted.py",
+    "e2e/test_truth_clients.py",
+    "e2e/test_truth_pull.py",
+    "faults/test_hostile_host.py",
+    "agent/test_share_attacks.py",
+    "ssh/test_dead_links.py",
+    "faults/test_surroundings.py",
+    "e2e/test_accelerators.py",
+    "e2e/test_newcomer.py",
+    "e2e/test_job_specs.py",
+    "e2e/test_users.py",
+    "e2e/test_truth_logs.py",
+    "e2e/test_truth_elsewhere.py",
+    "ssh/test_shared.py",
+    "e2e/test_doctor.py",
+    "e2e/test_ahead.py",
+    "e2e/test_contract_fields.py",
+    "e2e/test_contract_commands.py",
+    "e2e/test_contract_hosts.py",
+    "e2e/test_docker.py",
+    "faults/test_secrets.py",
+    "faults/test_full_disk.py",
+    "faults/test_together.py",
+    "unit/test_lab_examples.py",
+    "agent/test_metrics_collect.py",
+    "agent/test_share_order.py",
+    "agent/test_run_cards.py",
+    "agent/test_run_kill.py",
+)
 _ABSENT = pytest.StashKey[set[str]]()
 
 
@@ -55,6 +99,12 @@ _NEEDS = {
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ABSENT] = set()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; all others, and what is within a file, as they were found."""
+    places = {name: place for place, name in enumerate(_LONG_FIRST)}
+    items.sort(key=lambda item: places.get(f"{item.path.parent.name}/{item.path.name}", len(places)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
