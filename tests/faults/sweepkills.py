@@ -41,6 +41,7 @@ class Kills:
 
     done: list[str] = field(default_factory=list)
     retried: int = 0
+    moved: int = 0
     seconds: float = 0.0
 
 
@@ -50,6 +51,7 @@ class SweepPlay:
     def __init__(self, folder: Path, seed: int, *, points: int, kills: int, method: str = "grid") -> None:
         self.folder, self.points, self.kills, self.method = folder, points, kills, method
         self.chance = random.Random(f"sweep {seed}")
+        self.pace = self.chance.uniform(0.5, 1.2) * kills * 6 / points  # seconds a trial: it is to outlast the kills
         self.story = Kills()
         self.ran = folder / "ran"
 
@@ -77,7 +79,7 @@ class SweepPlay:
         sweep: dict[str, Any] = {"parameters": {"x": values}, "objective": "loss min"}
         if self.method != "grid":
             sweep.update(method=self.method, trials=self.points, parallel=6)
-        text = SPEC.format(ran=self.ran, pace=self.chance.choice((0.2, 0.5, 1.0)), sweep=json.dumps(sweep))
+        text = SPEC.format(ran=self.ran, pace=self.pace, sweep=json.dumps(sweep))
         return self.laptop.spec(text, "kills", train__py=TRIAL)
 
     def _send(self, spec: str) -> None:
@@ -176,6 +178,9 @@ class SweepPlay:
         assert set(completed.values()) == {1} and len(completed) == self.points, completed
         for host in self.hosts:
             assert not host.processes("jr-supervise"), "nothing of a job is left"
+            self.story.moved += sum(
+                '"MOVED"' in path.read_text() for path in host.root.glob("hosts/*/jobs/*/final.json")
+            )
 
     def _watcher_was_killed(self) -> bool:
         return any(word.split()[0] in ("jr-supervise", "both", "everything", "reboot") for word in self.story.done)
