@@ -78,6 +78,16 @@ def _make(layout, entry):
     job_id, attempt = entry["id"], entry.get("attempt") or 1
     run = jobs.run_of(jobs.request(layout, job_id))
     if run and not (attempt > 1 and run.get("carry")) and not jobs.is_final(layout, job_id):
-        worktree.materialise(layout, job_id, attempt, here=True)
+        worktree.make_ready(layout, job_id, attempt)
         for path in room.records(layout, job_id, attempt):
             room.reserve(path, sync=False)
+
+
+def undo_lost_start(folder):
+    """True if an attempt that is about to begin had begun once: a crash of the host lost its start record. What its
+    command may have written is put aside; the new build removes it."""
+    work = os.path.join(folder, b"work")
+    if os.path.lexists(os.path.join(folder, b"start.json")) or not os.path.lexists(work):
+        return False
+    os.rename(work, os.path.join(folder, b".work-" + os.urandom(4).hex().encode()))
+    return True

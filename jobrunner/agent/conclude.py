@@ -191,9 +191,10 @@ def _drop_unstarted(layout, job_id):
     begun = jobs.attempts(layout, job_id)
     for name in os.listdir(layout.job(job_id)):
         if name.isdigit() and int(name) not in begun:
-            from . import remove
+            from . import remove, worktree
 
             folder = os.path.join(layout.job(job_id), name)
+            worktree.drop_ready(folder)
             remove.tree(os.path.join(folder, b"work"))
             room.drop(os.path.join(folder, b"exit.json"))
             try:

@@ -7,6 +7,7 @@ import signal
 import time
 
 from . import (
+    ahead,
     clock,
     conclude,
     ending,
@@ -94,9 +95,10 @@ class Supervisor:
     def begin(self):
         """Commit the start: start.json, then the queue's entry is removed; the command's process waits until then."""
         files.make_dir(self.folder)
-        self.log = os.open(
-            os.path.join(self.folder, b"log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        if ahead.undo_lost_start(self.folder):
+            flags |= os.O_TRUNC
+        self.log = os.open(os.path.join(self.folder, b"log"), flags, 0o600)
         records = room.records(self.layout, self.job_id, self.attempt)
         for path in records:
             room.reserve(path, sync=False)

@@ -3,30 +3,63 @@
 import os
 import stat
 
-from . import child
+from . import child, clock
 from .files import AgentError, make_dir, read_json, to_bytes, to_text
 
 BLOCK = 1 << 20
+READY = b"ready-"  # and the boot's id: a work folder that was made ahead
 
 
-def materialise(layout, job_id, attempt, carry_from=None, here=False):
+def materialise(layout, job_id, attempt, carry_from=None):
     """Make `<attempt>/work` from the job's manifest and the blobs; nothing to do if it is there. Returns its path.
 
     `carry_from` is the attempt whose `carry` paths are copied over the tree, or the last before it that came so far as
     to have one. Raises AgentError `blob_damaged` (the damaged content is removed, so that the next submit sends it
-    again), `no_space`, or OSError. Works in a short-lived process, so that the caller stays small, unless the caller is
-    one itself (`here`).
+    again), `no_space`, or OSError. Works in a short-lived process, so that the caller stays small.
     """
     folder = layout.attempt(job_id, attempt)
     target = os.path.join(folder, b"work")
-    if not os.path.isdir(target):
-        make_dir(folder)
-        if os.path.exists(os.path.join(layout.job(job_id), b"manifest.json")) or carry_from:
-            words = (layout, job_id, folder, target, carry_from)
-            _build(*words) if here else child.run(_build, *words)
-        else:
-            os.mkdir(target, 0o700)
+    if os.path.isdir(target) or _take_ready(folder, target):
+        return target
+    make_dir(folder)
+    if os.path.exists(os.path.join(layout.job(job_id), b"manifest.json")) or carry_from:
+        child.run(_build, layout, job_id, folder, target, carry_from)
+    else:
+        os.mkdir(target, 0o700)
     return target
+
+
+def make_ready(layout, job_id, attempt):
+    """Make ahead of an attempt's start what `materialise` then takes: its work folder under another name, which tells
+    the boot. After a crash of the host some of its files may be empty, as they were not synced: it is not taken then.
+    Not for attempts that take something along from one before.
+    """
+    folder = layout.attempt(job_id, attempt)
+    ready = _ready(folder)
+    if ready is not None and not os.path.isdir(ready):
+        make_dir(folder)
+        _build(layout, job_id, folder, ready, None)
+
+
+def drop_ready(folder):
+    """Remove what was made ahead in an attempt's folder."""
+    for name in os.listdir(folder):
+        if name.startswith(READY):
+            _remove(os.path.join(folder, name))
+
+
+def _ready(folder):
+    boot = clock.boot_id()
+    return os.path.join(folder, READY + to_bytes(boot)) if boot else None
+
+
+def _take_ready(folder, target):
+    ready = _ready(folder)
+    try:
+        os.rename(ready, target)
+        return True
+    except (OSError, TypeError):  # there is none, or no boot to tell it by
+        return False
 
 
 def _build(layout, job_id, folder, target, carry_from):
@@ -60,9 +93,9 @@ def _build(layout, job_id, folder, target, carry_from):
 
 
 def _sweep(folder):
-    """Remove what a build that was cut left behind."""
+    """Remove what a build that was cut, a start that a crash undid, or an earlier boot left behind."""
     for name in os.listdir(folder):
-        if name.startswith(b".work-"):
+        if name.startswith((b".work-", READY)):
             _remove(os.path.join(folder, name))
 
 

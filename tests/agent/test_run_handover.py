@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.agent import ahead, handover, leases, line, queue, starts
+from jobrunner.agent import ahead, handover, leases, line, queue, starts, worktree
 from jobrunner.agent.layout import Layout
 from jobrunner.lab.simcards import tools_dir, write_lab
 from tests.support.agentproc import Tree, agent_host, job, until
@@ -116,14 +116,39 @@ def test_the_next_jobs_find_their_folders_made(runs_here: Runs) -> None:
     ids = [f"anext0000{number}" for number in range(6)]
     entries = [job(id_, command={"shell": "cat a.txt"}, limits=limits) for id_ in ids]
     runs.channel.stage(entries, tree)
-    works = [runs.host.job(id_) / "1" / "work" / "a.txt" for id_ in ids]
-    until(lambda: [work.exists() for work in works] == [True] * ahead.NEXT + [False] * 2)
+    until(lambda: [len(ready(runs, id_)) for id_ in ids] == [1] * ahead.NEXT + [0] * 2)
     assert runs.view(ids[0])["state"] == "QUEUED" and runs.view(ids[0])["attempts"] == []
     runs.channel.ask("stop", ids=[ids[0]], wait_s=5)
     assert runs.view(ids[0])["state"] == "CANCELLED" and not (runs.host.job(ids[0]) / "1").exists()
     (runs.host.job("ablocker01") / "out" / "go").touch()
     for id_ in ids[1:]:
-        assert runs.final(id_)["state"] == "COMPLETED" and runs.log(id_) == "one\n"
+        assert runs.final(id_)["state"] == "COMPLETED" and runs.log(id_) == "one\n" and not ready(runs, id_)
+
+
+def ready(runs: Runs, job_id: str) -> list[Path]:
+    return list(runs.host.job(job_id).glob("1/ready-*/a.txt"))
+
+
+def test_what_was_made_or_begun_before_a_crash_of_the_host_is_made_anew(runs_here: Runs) -> None:
+    runs = runs_here
+    runs.host.drain()
+    tree = Tree().file("a.txt", b"one\n")
+    runs.channel.stage([job("acrashed02", command={"shell": "cat a.txt; ls"})], tree)
+    layout, folder = runs.host.layout, runs.host.job("acrashed02") / "1"
+    worktree.make_ready(layout, "acrashed02", 1)
+    (made,) = ready(runs, "acrashed02")
+    made.write_bytes(b"")  # its content never came to the disk
+    made.parent.rename(folder / "ready-an-earlier-boot")
+    (folder / "work").mkdir()  # and a start of which only this and its log are left
+    (folder / "work" / "half.txt").touch()
+    (folder / "log").write_text("begun\n")
+    assert runs.view("acrashed02")["state"] == "QUEUED"
+    (runs.host.home / "drain").unlink()
+    runs.channel.ask("look", jobs="live")
+    assert runs.final("acrashed02")["state"] == "COMPLETED"
+    assert runs.log("acrashed02") == "one\na.txt\n"
+    assert {path.name for path in folder.iterdir()} >= {"work", "start.json"} and not list(folder.glob("*ready*"))
+    assert not list(folder.glob(".work-*"))
 
 
 def test_a_start_record_that_a_crash_of_the_host_lost(runs_here: Runs) -> None:
