@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import ROOT, Client, Lab
+from tests.support.quick import QuickClient
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
@@ -40,7 +41,7 @@ def card_rows(client: Client) -> list[dict[str, object]]:
 
 
 def test_a_job_on_moore_threads_cards_gets_its_cards(musa: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", musa)
+    client = QuickClient(tmp_path / "client", musa)
     [host] = client.json("cards")["hosts"]
     assert (host["device"], host["tool_version"], len(host["cards"])) == ("musa", "2.2.0", 4)
     assert all(card["free"] and card["model"] == "MTT S4000" for card in host["cards"])
@@ -58,7 +59,7 @@ def test_a_job_on_moore_threads_cards_gets_its_cards(musa: Lab, tmp_path: Path) 
 
 
 def test_a_job_without_cards_sees_no_vendor_s_card(musa: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", musa)
+    client = QuickClient(tmp_path / "client", musa)
     id_ = client.submit("device: musa\ncards: 0\n" + SHOW.format("true"), "none")
     client.until(id_, "COMPLETED")
     names = ("ASCEND_RT", "CUDA", "MLU", "MUSA")
@@ -66,7 +67,7 @@ def test_a_job_without_cards_sees_no_vendor_s_card(musa: Lab, tmp_path: Path) ->
 
 
 def test_cards_in_use_by_others_are_not_given_out(musa: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", musa, musa={"device": "musa"})
+    client = QuickClient(tmp_path / "client", musa, musa={"device": "musa"})
     foreign = [{"pid": 4711, "name": "/usr/bin/python3", "memory_mb": 700}]
     musa.cards(cards={0: {"processes": foreign}, 1: {"base_mb": 9000}})
     try:
@@ -79,7 +80,7 @@ def test_cards_in_use_by_others_are_not_given_out(musa: Lab, tmp_path: Path) -> 
 
 
 def test_the_doctor_knows_moore_threads_hosts(musa: Lab, tmp_path: Path) -> None:
-    [host] = [h for h in Client(tmp_path / "client", musa).json("doctor", "musa")["hosts"] if h["name"] == "musa"]
+    [host] = [h for h in QuickClient(tmp_path / "client", musa).json("doctor", "musa")["hosts"] if h["name"] == "musa"]
     checks = {check["name"]: check for check in host["checks"]}
     assert checks["vendor tool"]["found"] == "mthreads-gmi 2.2.0" and checks["cards"]["ok"] is True
     assert "4 musa, 4 free" in checks["cards"]["found"] and "/dev/mtgpu.0" in checks["device files"]["found"]
@@ -90,7 +91,7 @@ def test_the_doctor_knows_moore_threads_hosts(musa: Lab, tmp_path: Path) -> None
 def extended(tmp_path: Path) -> Path:
     """A copy of jobrunner with a made-up vendor: one file more, and its name in the registry."""
     place = tmp_path / "extended"
-    shutil.copytree(ROOT / "jobrunner", place / "jobrunner", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "jobrunner", place / "jobrunner")
     kinds = place / "jobrunner" / "agent" / "accelerators"
     shutil.copy(VENDOR, kinds / "zpu.py")
     registry = (kinds / "__init__.py").read_text()
