@@ -34,8 +34,8 @@ def quick(lab: Lab, tmp_path: Path) -> QuickClient:
 
 
 @pytest.fixture
-def client(lab: Lab, tmp_path: Path) -> Client:
-    return Client(tmp_path / "client", lab, lab={"cpu_jobs": 8})
+def client(lab: Lab, tmp_path: Path) -> QuickClient:
+    return QuickClient(tmp_path / "client", lab, lab={"cpu_jobs": 8})
 
 
 def rows(client: Client) -> dict[str, dict[str, Any]]:
@@ -120,7 +120,7 @@ def test_show_names_the_evidence(quick: QuickClient, lab: Lab) -> None:
     assert row["reason"] == "unobserved" and "no supervisor was its parent" in quick.run("show", alone).stdout
 
 
-def test_cancel_while_it_is_being_sent(client: Client, lab: Lab) -> None:
+def test_cancel_while_it_is_being_sent(client: QuickClient, lab: Lab) -> None:
     """Whichever the host has first, the job or the wish: it never runs, and its sender learns what became of it."""
     marker = lab.folder / "home" / "ran-sent"
     ballast = {f"data{i}__bin": chr(97 + i) * 300_000 for i in range(6)}
@@ -242,7 +242,7 @@ def test_ls_with_one_of_ten_hosts_cut_off(lab: Lab, tmp_path: Path, silent: int)
         subprocess.run(["iptables", "-D", *rule], check=True)
 
 
-def test_a_lost_network_changes_nothing_and_needs_no_command(client: Client, lab: Lab) -> None:
+def test_a_lost_network_changes_nothing_and_needs_no_command(client: QuickClient, lab: Lab) -> None:
     """`wait`, `logs -f` and `ls --watch` are under way when everything stops, and go on by themselves afterwards."""
     shell = "while [ ! -e $JOBRUNNER_OUTPUT_DIR/go ]; do echo tick; sleep 0.2; done; echo over"
     with relayed(client, lab) as relay:
@@ -252,6 +252,7 @@ def test_a_lost_network_changes_nothing_and_needs_no_command(client: Client, lab
         watchers = [client.start(*words, bufsize=0) for words in (("wait", id_), ("logs", id_, "-f", "--raw"))]
         watching = client.start("ls", "--watch", "--json")
         assert watchers[1].stdout is not None and watchers[1].stdout.readline() == b"tick\n"
+        client.settings(retry_for="1s")  # the watchers have read theirs
         break_off(relay)
         during = {row["id"]: row for row in client.json("ls", code=3)["jobs"]}[id_]
         assert during["unreachable"] is True
