@@ -52,7 +52,7 @@ def test_compiled_modules_are_whole_or_not_there(disk: Path, python: str) -> Non
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(REPO / "jobrunner" / "agent", tree / "jobrunner" / "agent", ignore=ignore)
     (tree / "jobrunner" / "__init__.py").touch()
-    for leave in (4096, 12288, 20480, 65536):
+    for leave in (4096, 20480):  # nothing of most modules, half of a big one
         for compiled in list(tree.rglob("__pycache__")):
             shutil.rmtree(compiled)
         ballast = fill(disk, leave)

@@ -17,6 +17,7 @@ from tests.faults.commands import Laptop
 from tests.faults.host import BreakableHost
 from tests.support.hosts import private_etc
 from tests.support.lab import Lab
+from tests.support.quick import QuickClient
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
@@ -87,9 +88,8 @@ def test_a_script_with_crlf_arrives_as_it_is(host: BreakableHost, tmp_path: Path
 
 @pytest.mark.root
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("launcher", ["nohup", "tmux"])
-def test_a_cycle_under_every_login_shell(tmp_path: Path, shell: str, launcher: str) -> None:
-    """Submit, log, checkpoint, cancel: the same, with start-up files that print and move about."""
+def test_a_cycle_under_every_login_shell(tmp_path: Path, shell: str) -> None:
+    """Submit, log, checkpoint, cancel: the same, with start-up files that print and move about; nohup beside tmux."""
     program = shutil.which(shell)
     assert program, f"{shell} is not installed"
     folder = tmp_path / "host"
@@ -101,11 +101,13 @@ def test_a_cycle_under_every_login_shell(tmp_path: Path, shell: str, launcher: s
             name, text = NOISE[shell]
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text)
-        laptop = Laptop(tmp_path / "laptop", lab)
-        id_ = laptop.submit(CYCLE.replace("LAUNCHER", launcher), "cycle")
+        laptop = QuickClient(tmp_path / "laptop", lab)
+        ids = [laptop.submit(CYCLE.replace("LAUNCHER", way), way) for way in ("nohup", "tmux")]
         wanted = "a 'b' \"c\" $(id) `id` !! \\ 中文 🚀"
-        eventually(lambda: wanted in laptop.log(id_).decode("utf-8", "replace"), 20)
-        listed = eventually(lambda: laptop.json("checkpoints", id_)["checkpoints"], 20)
-        assert [item["name"] for item in listed] == ["a.bin"]
-        assert laptop.json("cancel", id_)["jobs"][0]["state"] == "CANCELLED"
-        assert not lab.carriers(id_)
+        for id_ in ids:
+            eventually(lambda id_=id_: list(lab.root.glob(f"hosts/*/jobs/{id_}/out/a.bin")), 20, "its checkpoint")
+            assert wanted in laptop.log(id_).decode("utf-8", "replace")
+            listed = eventually(lambda id_=id_: laptop.json("checkpoints", id_)["checkpoints"], 20)
+            assert [item["name"] for item in listed] == ["a.bin"]
+        assert [row["state"] for row in laptop.json("cancel", *ids)["jobs"]] == ["CANCELLED", "CANCELLED"]
+        assert not [pid for id_ in ids for pid in lab.carriers(id_)]
