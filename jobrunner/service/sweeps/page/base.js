@@ -75,7 +75,7 @@ function quantile(sorted, share) { return sorted[Math.min(sorted.length - 1, Mat
 
 function wantsLog(values) {
   if (!values.length || values[0] <= 0) return false;
-  return quantile(values, 0.9) / quantile(values, 0.1) > 30;
+  return quantile(values, 0.9) / quantile(values, 0.1) > 8;
 }
 
 // The ends of the objective's axis. The bad side is cut where a few values would press all others together.
