@@ -174,6 +174,8 @@ def _described(layout, job_id, item, have, known, working):
         "size": seen.st_size,
         "sha256": digest,
         "mtime": clock.stamp(seen.st_mtime_ns / 1e9),
+        "inner": to_text(item.inner),
+        "mark": list(_mark(seen)),
     }
 
 
@@ -206,6 +208,8 @@ def _hand_out(session, folder, items):
             raise ClientGone("in the middle of a download")
         if message.get("done"):
             return sent
+        if message.get("tick"):
+            continue  # it fetches a big file in ranges meanwhile, and is still there
         index, offset = message.get("get"), message.get("offset", 0)
         if not isinstance(index, int) or not 0 <= index < len(items) or not isinstance(offset, int) or offset < 0:
             raise AgentError("bad_request", "no such file in the list: {!r} from {!r}".format(index, offset))

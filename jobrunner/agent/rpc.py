@@ -31,6 +31,7 @@ OPERATIONS = {
     "promoted": "promote.run_promoted",
     "rollback": "promote.run_rollback",
     "collect": "collect.run",
+    "ranges": "ranges.run",
     "drain": "drain.run",
     "why": "why.run",
     "attach": "pane.run",
@@ -149,6 +150,26 @@ class Session:
             piece = view[: wire.CHUNK]
             view = view[wire.CHUNK :]
             self._write(wire.pack(b"B", piece.tobytes()))
+
+    def send_range(self, handle, at, count):
+        """Send `count` bytes of a file as one B frame, copied by the kernel where it can; False if it was too short
+        (the frame is filled up with zeros)."""
+        self._write(wire.head(b"B", count))
+        left = count
+        while left:
+            try:
+                moved = os.sendfile(self._out, handle, at + count - left, left)
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
+                    raise ClientGone("the channel is closed") from None
+                block = os.pread(handle, min(left, wire.CHUNK), at + count - left)  # not between these two
+                self._write(block)
+                moved = len(block)
+            if not moved:
+                self._write(bytes(left))
+                return False
+            left -= moved
+        return True
 
     def send_end(self):
         """Send the end of a stream."""

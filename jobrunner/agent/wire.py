@@ -26,9 +26,23 @@ def pack(kind, payload):
     return _HEAD.pack(kind, len(payload)) + payload
 
 
+def head(kind, length):
+    """The bytes before the payload of a frame."""
+    return _HEAD.pack(kind, length)
+
+
 def pack_json(message):
     """The frame of one JSON object."""
     return pack(b"J", json.dumps(message, separators=(",", ":")).encode("ascii"))
+
+
+def _checked(head):
+    kind, length = _HEAD.unpack(head)
+    if kind not in (b"J", b"B", b"E"):
+        raise WireError("not a frame: kind {!r}".format(kind))
+    if length > MAX_FRAME:
+        raise WireError("a frame of {} bytes is over the limit of {}".format(length, MAX_FRAME))
+    return kind, length
 
 
 class Reader:
@@ -53,12 +67,12 @@ class Reader:
         first = self._read(1)
         if not first:
             return None
-        kind, length = _HEAD.unpack(first + self.exactly(_HEAD.size - 1))
-        if kind not in (b"J", b"B", b"E"):
-            raise WireError("not a frame: kind {!r}".format(kind))
-        if length > MAX_FRAME:
-            raise WireError("a frame of {} bytes is over the limit of {}".format(length, MAX_FRAME))
+        kind, length = _checked(first + self.exactly(_HEAD.size - 1))
         return kind, self.exactly(length)
+
+    def head(self):
+        """`(kind, length)` of the next frame: its payload is to be read by `exactly`, or otherwise."""
+        return _checked(self.exactly(_HEAD.size))
 
     def json(self):
         """The next frame, which must be a JSON object; None at a clean end."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jobrunner.transport.link import HostLink
     from jobrunner.transport.settings import HostTarget
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 100  # so many spec files are remembered
 _LIMITS = ("connect_s", "request_s", "retry_s")
 
@@ -120,7 +120,8 @@ def _begin_ssh(alias: str, options: Mapping[str, Any], home: Path) -> None:
         path = place and sockets.socket_path(place, str(shared["digest"]), 0)
         if path is None or path.exists() or shared["others"]:
             return
-        route = spawning.Route(alias, options["address"], options["ssh_config"], str(shared["strict"]))
+        strict, ciphers = str(shared["strict"]), str(shared["ciphers"])
+        route = spawning.Route(alias, options["address"], options["ssh_config"], strict, ciphers)
         limit, probe_s, dead_after_s = (float(shared[name]) for name in ("limit", "probe_s", "dead_after_s"))
         words = spawning.master_argv(route, path, limit=limit, probe_s=probe_s, dead_after_s=dead_after_s)
         spawning.begin(path, words)
@@ -196,6 +197,7 @@ def _shared(target: HostTarget) -> dict[str, Any]:
     return {
         "digest": config.digest,
         "strict": config.strict,
+        "ciphers": config.ciphers,
         "others": bool(config.control_path),  # the user's own may be up: that is to be looked at first
         "limit": target.connect_limit,
         "probe_s": settings.probe_s,

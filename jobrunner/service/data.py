@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -110,16 +111,10 @@ class _Arriving:
     moved: _Moved
     sha256: str | None = field(default=None)
 
-    def __iter__(self) -> Iterator[bytes]:
-        while True:
-            kind, payload = self.stream.frame()
-            if kind == b"B":
-                self.moved.bytes += len(payload)
-                yield payload
-            elif kind == b"E":
-                break
-            else:
-                self.stream.message(payload)  # a sign of life; raises what the host says
+    def __iter__(self) -> Iterator[memoryview]:
+        for piece in self.stream.pieces():
+            self.moved.add(len(piece))
+            yield piece
         self.sha256 = _answer(self.stream, "sha256")["sha256"]
 
 
@@ -157,7 +152,7 @@ class _Asking:
 
 
 def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
-    """Collect files over a connection of their own; a cut link is taken up where it broke, as often as that helps."""
+    """Collect files, big ones over a connection of their own; a cut link is taken up where it broke, if that helps."""
     in_vain, pause, begun, moved = 0, PAUSE_S, False, _Moved()
     while True:
         try:
@@ -181,6 +176,12 @@ class _Moved:
     """Bytes that have come."""
 
     bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, count: int) -> None:
+        """So many more; from any thread."""
+        with self.lock:
+            self.bytes += count
 
     def taken(self) -> bool:
         """True if some have come since this was asked last."""
@@ -197,14 +198,17 @@ def _named(error: HostError) -> JobrunnerError:
 
 def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any], moved: _Moved) -> Pulled:
     from jobrunner.service.download import have, save
+    from jobrunner.service.lanes import Lanes
 
     assert row.host is not None
-    with session.link(row.host).bulk().stream("collect", id=row.id, have=have(to), **wanted) as stream:
+    link = session.link(row.host)
+    with link.stream("collect", id=row.id, have=have(to), **wanted) as stream:
         listed = _answer(stream, "files")
         for entry in listed.get("skipped", []):
             session.warn(f"{entry.get('path')}: not fetched: {entry.get('why')}")
         asking = _Asking(stream, moved)
-        pulled = save(listed["files"], asking, to, session.progress, asking.ahead)
+        with Lanes(link.bulk, row.id, moved.add, lambda: stream.send_json({"tick": True})) as lanes:
+            pulled = save(listed["files"], asking, to, session.progress, asking.ahead, lanes)
         stream.send_json({"done": True})
         _answer(stream, "ok")
     for refused in pulled.refused:

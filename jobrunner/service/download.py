@@ -17,14 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jobrunner.core.errors import HostError, UsageError
+from jobrunner.service.lanes import NoLanes
 from jobrunner.service.localdisk import check_space, local_troubles
 from jobrunner.service.locks import FileLock
 from jobrunner.service.names import shown
 from jobrunner.service.progress import NoProgress, Progress
 from jobrunner.service.pullplan import DownloadPlan, Item, Refused, have, in_the_way, local_name, plan
+
+if TYPE_CHECKING:
+    from jobrunner.service.lanes import Lanes
 
 __all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "have", "plan", "save"]
 
@@ -39,7 +43,7 @@ class Transfer(Protocol):
     """The bytes of one file from an offset on. Once they have ended, `sha256` is the hash of the whole file, or None
     if it changed on the host meanwhile."""
 
-    def __iter__(self) -> Iterator[bytes]: ...
+    def __iter__(self) -> Iterator[bytes | memoryview]: ...
 
     @property
     def sha256(self) -> str | None: ...
@@ -76,10 +80,12 @@ def save(
     to: Path,
     progress: Progress | None = None,
     ahead: Callable[[int], None] | None = None,
+    lanes: Lanes | None = None,
 ) -> Pulled:
     """Fetch the files of the host's list (`path`, `size`, `sha256` or None, `mtime`, `mode`) into the folder `to`.
 
-    `ahead` is told the files that `fetch` will be called for next, in order and from their first byte on. Files that
+    `ahead` is told the files that `fetch` will be called for next, in order and from their first byte on; big files
+    come over `lanes` instead. Files that
     are refused, or change on the host while they are read, are reported and the others taken. Raises UsageError
     `disk_full`, `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what arrives is
     twice not what the host says; errors of `fetch` pass through. What arrived stays for next time.
@@ -97,7 +103,7 @@ def save(
     chosen = plan(files, to)
     number = shows.start(f"pulling {len(chosen.items)} file{'' if len(chosen.items) == 1 else 's'}", chosen.size)
     try:
-        return _save(chosen, fetch, shows, number, ahead)
+        return _save(chosen, _Way(files, fetch, lanes), shows, number, ahead)
     finally:
         shows.finish(number)
         lock.release()
@@ -105,7 +111,7 @@ def save(
 
 def _save(
     chosen: DownloadPlan,
-    fetch: Fetch,
+    way: _Way,
     progress: Progress,
     number: int,
     ahead: Callable[[int], None] | None,
@@ -116,21 +122,37 @@ def _save(
         wanted = [(item, _already_here(item)) for item in chosen.items]
         check_space(chosen.to, sum(_missing(item) for item, digest in wanted if digest is None))
     ours: set[tuple[int, int]] = set()
-    foretold = _Foretold([item for item, digest in wanted if digest is None], ahead)
+    parts = _parts_in(chosen)
+    foretold = _Foretold([item for item, digest in wanted if digest is None and not way.is_wide(item)], ahead)
     for item, digest in wanted:
         if digest is not None:
             with local_troubles(item.local):
-                _drop_parts(item, but=None)
+                _drop_parts(item, parts, but=None)
             progress.advance(number, item.size)
             saved.append(Saved(item.path, item.local, item.size, digest, fetched=0))
             continue
-        foretold.go_on()
-        outcome = _Arrival(item, fetch, chosen.to, progress, number, ours).run()
+        if not way.is_wide(item):
+            foretold.go_on()
+        outcome = _Arrival(item, way, chosen.to, progress, number, ours, parts).run()
         if isinstance(outcome, Saved):
             saved.append(outcome)
         else:
             refused.append(outcome)
     return Pulled(saved, refused)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How files come: the host's list, one file after the other, and the big ones over several channels."""
+
+    files: Sequence[Mapping[str, Any]]
+    fetch: Fetch
+    lanes: Lanes | None
+
+    def is_wide(self, item: Item) -> bool:
+        """True for a file that comes over several channels."""
+        entry = self.files[item.index]
+        return self.lanes is not None and item.size >= self.lanes.least and "inner" in entry and "mark" in entry
 
 
 class _Foretold:
@@ -159,9 +181,16 @@ class _Arrival:
     """One file on its way."""
 
     def __init__(
-        self, item: Item, fetch: Fetch, to: Path, progress: Progress, number: int, ours: set[tuple[int, int]]
+        self,
+        item: Item,
+        way: _Way,
+        to: Path,
+        progress: Progress,
+        number: int,
+        ours: set[tuple[int, int]],
+        parts: dict[Path, list[str]],
     ) -> None:
-        self._item, self._fetch, self._to = item, fetch, to
+        self._item, self._way, self._to, self._parts = item, way, to, parts
         self._progress, self._number, self._ours = progress, number, ours
         self._came = 0
 
@@ -170,7 +199,7 @@ class _Arrival:
         item = self._item
         with local_troubles(item.local):
             _make_folders(self._to, item.path)
-            resumed = _drop_parts(item, but=item.part)
+            resumed = _drop_parts(item, self._parts, but=item.part)
         digest, said = self._receive()
         if said is None:
             with local_troubles(item.local):
@@ -196,9 +225,14 @@ class _Arrival:
         with local_troubles(item.local):
             handle = os.open(item.part, os.O_RDWR | os.O_CREAT | _SAFE, mode)
         with open(handle, "r+b", buffering=0) as part:
+            if self._way.is_wide(item):
+                try:
+                    return self._receive_wide(part.fileno())
+                except NoLanes:
+                    _plain(part.fileno(), item)
             offset = _hash_from_start(part.fileno(), seen, item.size)
             self._progress.advance(self._number, offset)
-            transfer = self._fetch(item.index, offset)
+            transfer = self._way.fetch(item.index, offset)
             for piece in transfer:
                 offset += len(piece)
                 self._came += len(piece)
@@ -211,6 +245,19 @@ class _Arrival:
             if item.size >= SYNC_FROM:
                 os.fsync(part.fileno())
         return seen.hexdigest(), transfer.sha256 if offset <= item.size else None
+
+    def _receive_wide(self, part: int) -> tuple[str, str | None]:
+        """The same, in ranges over several channels."""
+        assert self._way.lanes is not None
+
+        def advance(count: int) -> None:
+            self._progress.advance(self._number, count)
+
+        with local_troubles(self._item.local):
+            outcome = self._way.lanes.fetch(self._way.files[self._item.index], part, advance)
+            os.fsync(part)
+        self._came += outcome.fetched
+        return outcome.digest, outcome.sha256
 
     def _publish(self, digest: str) -> Saved | Refused:
         item = self._item
@@ -269,13 +316,28 @@ def _make_folders(to: Path, path: str) -> None:
             here.mkdir()
 
 
-def _drop_parts(item: Item, but: Path | None) -> bool:
+def _parts_in(chosen: DownloadPlan) -> dict[Path, list[str]]:
+    """The names of all parts that lie in the folders of a plan, of whatever file."""
+    found: dict[Path, list[str]] = {}
+    for folder in {item.part.parent for item in chosen.items}:
+        with suppress(OSError):
+            names = [name for name in os.listdir(folder) if name.endswith(".part")]
+            if names:
+                found[folder] = names
+    return found
+
+
+def _drop_parts(item: Item, parts: Mapping[Path, list[str]], but: Path | None) -> bool:
     """Remove parts of a file, those of earlier states of it too, except one; True if that one is there to go on from.
 
-    It has to be a plain file with no other name: bytes are appended to it.
+    It has to be a plain file with no other name: bytes are appended to it. `parts` is what lay in each folder.
     """
     kept = False
-    for old in item.part.parent.glob(item.part.name.partition("-")[0] + "-*.part"):
+    mine = item.part.name.partition("-")[0] + "-"
+    for name in parts.get(item.part.parent, ()):
+        old = item.part.with_name(name)
+        if not name.startswith(mine) or not os.path.lexists(old):
+            continue
         seen = os.lstat(old)
         if old == but and stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
             kept = True
@@ -284,7 +346,7 @@ def _drop_parts(item: Item, but: Path | None) -> bool:
     return kept
 
 
-def _write_all(handle: int, data: bytes) -> None:
+def _write_all(handle: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
@@ -300,5 +362,14 @@ def _set_time(path: Path, stamp: str | None) -> None:
 def _missing(item: Item) -> int:
     """How many bytes of a file are still to come."""
     with suppress(OSError):
-        return max(0, item.size - item.part.stat().st_size)
+        seen = item.part.stat()
+        blocks = getattr(seen, "st_blocks", None)  # one that arrived in ranges is as long as the file, with holes
+        return max(0, item.size - (seen.st_size if blocks is None else min(seen.st_size, blocks * 512)))
     return item.size
+
+
+def _plain(part: int, item: Item) -> None:
+    """Make a part that arrived in ranges a plain beginning of its file."""
+    from jobrunner.service.lanes import Parted
+
+    Parted(part, item.size).shorten()

@@ -130,7 +130,13 @@ def _stream(
 ) -> Iterator[LogPiece]:
     """One `tail` on the host; `place` moves with every piece."""
     lines = wanted["lines"] if place.offset is None else None
-    asked = {"id": row.id, "attempt": place.attempt, "offset": place.offset, "lines": lines, "follow": follow}
+    asked: dict[str, Any] = {
+        "id": row.id,
+        "attempt": place.attempt,
+        "offset": place.offset,
+        "lines": lines,
+        "follow": follow,
+    }
     asked["instance"] = session.ledger.detail(row.id).instance  # an alias may lead to another machine by now
     filters: dict[str, Any] = {key: wanted[key] for key in ("grep", "since") if wanted[key] is not None}
     if isinstance(filters.get("since"), float | int):

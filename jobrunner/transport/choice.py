@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from jobrunner.core.errors import AuthError
+from jobrunner.core.errors import AuthError, HostError, LinkLostError
 from jobrunner.transport import openssh
 from jobrunner.transport.channel import Connection
 from jobrunner.transport.connect import again, open_connection
@@ -21,10 +21,12 @@ class Way:
     """How a link came to its host, for when it has to go there again.
 
     `spare`: so many shared connections were full. `note`: what a person should know of it.
+    `bulk`: it is for big transfers, which OpenSSH's client carries with less work than Fabric.
     """
 
     spare: int = 0
     note: str = ""
+    bulk: bool = False
 
     def open(self, target: HostTarget, *, stop: threading.Event) -> Connection:
         """A connection that is logged in, by the target's transport. Raises a HostError that says what is wrong.
@@ -39,6 +41,8 @@ class Way:
             if target.transport == "openssh":
                 self.note = f"{target.alias} is reached by Fabric, not by OpenSSH's client: {missing}"
             return open_connection(target, stop=stop)
+        if self.bulk:
+            return self._for_bulk(target, stop)
         if target.transport == "openssh":
             return self._shared(target, stop)
         found = openssh.find(target, self.spare)
@@ -57,6 +61,17 @@ class Way:
             if error.code != "second_factor" or not may_ask(error, target):
                 raise
             return self._shared(target, stop)  # which asks the person
+
+    def _for_bulk(self, target: HostTarget, stop: threading.Event) -> Connection:
+        """OpenSSH where it gets in without asking anybody, else the transport that control goes by."""
+        try:
+            return openssh.open_own(target, stop)
+        except LinkLostError:
+            raise
+        except HostError as error:
+            log.debug("%s: OpenSSH cannot carry the transfer: %s", target.alias, error.message)
+            self.bulk = False
+            return self.open(target, stop=stop)
 
     def _shared(self, target: HostTarget, stop: threading.Event) -> Connection:
         if openssh.impossible(target, make=True):

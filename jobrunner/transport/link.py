@@ -18,6 +18,7 @@ from jobrunner.transport.openssh import Inherited
 from jobrunner.transport.session import Session, link_lost
 from jobrunner.transport.settings import HostTarget
 
+BULK_PLACES = 9  # sshd gives ten channels to a connection, if it is not told otherwise
 BUSY_S = 5.0  # how long a server that refuses channels is asked again: ended ones take it a moment to forget
 
 
@@ -110,12 +111,14 @@ class HostLink:
             else:
                 session.close()
 
-    def stream(self, op: str, timeout: float | None = None, **args: Any) -> Session:
+    def stream(self, op: str, timeout: float | None = None, *, at_once: bool = False, **args: Any) -> Session:
         """Begin a request that exchanges frames, on a channel of its own; close it when done.
 
-        `timeout` is the longest silence between two frames (default: `request_s`).
+        `timeout` is the longest silence between two frames (default: `request_s`). `at_once`: a server that gives no
+        channel now is not asked again (ConnectError `sessions_full`).
         """
-        session = self._new_session()
+        self._idle_or_place(reuse=False)
+        session = self._start_session(at_once=at_once)
         try:
             session.op, session.timeout = op, self.target.settings.request_s if timeout is None else timeout
             session.send_json({"v": 1, "op": op, **self._greeting(), **args})
@@ -129,6 +132,7 @@ class HostLink:
         with self._lock:
             if self._bulk is None:
                 self._bulk = HostLink(self.target, image=self._image)
+                self._bulk._way.bulk, self._bulk._places = True, BULK_PLACES
                 self._bulk._round_trip = self._round_trip
             return self._bulk
 
@@ -144,6 +148,11 @@ class HostLink:
         if self._round_trip:
             return self._round_trip
         return self._connection.round_trip if self._connection is not None else 0.0
+
+    @property
+    def kind(self) -> str:
+        """What carries the connection: `fabric`, `openssh`, or "" before it is open."""
+        return self._connection.kind if self._connection is not None else ""
 
     @property
     def banner(self) -> str:
@@ -207,10 +216,6 @@ class HostLink:
         session = self._idle_or_place(reuse=True)
         return session if session is not None else self._start_session()
 
-    def _new_session(self) -> Session:
-        self._idle_or_place(reuse=False)
-        return self._start_session()
-
     def _idle_or_place(self, *, reuse: bool) -> Session | None:
         """An idle session, or None with a place taken for a new one. Waits for a while when all places are taken."""
         ends = time.monotonic() + self.target.settings.channel_s
@@ -258,7 +263,7 @@ class HostLink:
             raise error
         return self._ready
 
-    def _start_session(self) -> Session:
+    def _start_session(self, *, at_once: bool = False) -> Session:
         """A new session in the place that has been taken for it."""
         session: Session | None = None
         try:
@@ -267,7 +272,7 @@ class HostLink:
                 ready, self._ready = (ready if ready is self._ready else None), None
             if ready is not None:
                 self._place_free(None)  # it has a place of its own
-            session = ready or self._launch()
+            session = ready or self._launch(at_once=at_once)
             session.start()
             self._note(session)
             return session
@@ -278,14 +283,14 @@ class HostLink:
                 self._place_free(None)
             raise
 
-    def _launch(self, warm: str = "") -> Session:
+    def _launch(self, warm: str = "", *, at_once: bool = False) -> Session:
         """A session on which the agent is being started, in the place that has been taken for it.
 
         `warm` is the operation that is likely to come: the agent loads what it needs meanwhile.
         """
         target, fence = self.target, secrets.token_hex(16)
         command = bootstrap_command(target.root, target.python, self._packed(), fence, warm)
-        session = Session(self._channel(command), target, self._packed(), fence, self._place_free)
+        session = Session(self._channel(command, at_once), target, self._packed(), fence, self._place_free)
         session.count, session.round_trip = self._count, self._round_trip
         with self._lock:
             self._open.add(session)
@@ -303,7 +308,7 @@ class HostLink:
             self._image = agent_image(self.target.settings.cache)
         return self._image
 
-    def _channel(self, command: str) -> Any:
+    def _channel(self, command: str, at_once: bool = False) -> Any:
         """A channel on which a command has been started. A server that allows few gets back the idle ones first.
 
         A shared connection that is dead or full is replaced by another one.
@@ -328,12 +333,13 @@ class HostLink:
                 if not connection.is_connected:
                     raise link_lost(self.alias, connection.transport) from error
                 refusal = str(error)
-            if not self._give_back_idle() and connection.shared and self._way.spare < MOST_SPARE:
+            given = self._give_back_idle()
+            if not given and connection.shared and self._way.spare < MOST_SPARE and not at_once:
                 self._way.spare += 1  # others use it as well: take one that they do not
                 self._forget_connection(connection)
                 connection = self._connected()
                 continue
-            if time.monotonic() > ends or self._stop.wait(pause):
+            if at_once or time.monotonic() > ends or self._stop.wait(pause):
                 raise ConnectError(
                     f"{self.alias} allows no further channel on its connection: {refusal}",
                     host=self.alias,

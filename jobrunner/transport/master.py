@@ -20,10 +20,12 @@ _TERMINAL = threading.Lock()
 
 def route(target: HostTarget) -> spawning.Route:
     """What of a target goes into `ssh`'s command line."""
-    return spawning.Route(target.alias, target.address, target.ssh_config, target.config.strict)
+    return spawning.Route(target.alias, target.address, target.ssh_config, target.config.strict, target.config.ciphers)
 
 
-def start(target: HostTarget, path: Path, *, ask: bool, stop: threading.Event) -> sshwords.Heard:
+def start(
+    target: HostTarget, path: Path, *, ask: bool, stop: threading.Event, persist_s: int = spawning.PERSIST_S
+) -> sshwords.Heard:
     """Connect, log in, and leave the connection to a process of its own that listens at `path`.
 
     With `ask`, ssh may ask the person at the terminal; otherwise it never asks. Raises a HostError. If somebody else
@@ -37,6 +39,7 @@ def start(target: HostTarget, path: Path, *, ask: bool, stop: threading.Event) -
         probe_s=settings.probe_s,
         dead_after_s=settings.dead_after_s,
         ask=ask,
+        persist_s=persist_s,
     )
     with _TERMINAL if ask else contextlib.nullcontext():
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ from jobrunner.transport import mux, sockets, spawning
 from jobrunner.transport.settings import HostTarget
 
 INHERITED_S = 6.0  # a connection that was there already, and gives no channel for so long, is taken for dead
+BULK_PERSIST_S = 60  # a connection for one transfer ends by itself where its command was killed
 _silent: set[Path] = set()  # connections of the user's that did not answer, in this process
 
 
@@ -110,6 +112,17 @@ class SharedConnection:
         self._closed = True
 
 
+class OwnConnection(SharedConnection):
+    """A connection for the transfers of one command, over a master of its own: it ends when it is closed."""
+
+    def close(self) -> None:
+        """End the connection and its master."""
+        if not self._closed:
+            super().close()
+            mux.terminate(self.path)
+            sockets.remove(self.path)
+
+
 def _run_here(words: list[str]) -> int:
     """Run a program on this terminal to its end; it is told of a new size even where the terminal does not do so."""
     size = shutil.get_terminal_size()
@@ -181,6 +194,29 @@ def open_shared(target: HostTarget, stop: threading.Event, spare: int = 0) -> Sh
             with contextlib.suppress(OSError):
                 path.unlink()  # left by a master that died
         return _start(target, path, spare, stop)
+
+
+def open_own(target: HostTarget, stop: threading.Event) -> SharedConnection:
+    """A connection for big transfers: one that is up already, else one for this command alone, which nobody is asked
+    about. Raises a HostError that says what is wrong."""
+    from jobrunner.transport import master
+
+    found = find(target)
+    if found is not None:
+        return found
+    place = sockets.folder(target.settings.sockets, make=True) if target.settings.sockets is not None else None
+    if place is None:
+        raise HostError(impossible(target), host=target.alias, code="ssh")
+    path = sockets.socket_path(place, secrets.token_hex(8), 9)
+    sockets.note(path, target.alias, f"{target.config.user}@{target.config.hostname}:{target.config.port}")
+    try:
+        heard = master.start(target, path, ask=False, stop=stop, persist_s=BULK_PERSIST_S)
+    except BaseException:
+        sockets.remove(path)
+        raise
+    connection = OwnConnection(target, path, own=True, fresh=True)
+    connection.took = heard.took
+    return connection
 
 
 def _start(target: HostTarget, path: Path, spare: int, stop: threading.Event) -> SharedConnection:

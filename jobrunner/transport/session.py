@@ -23,9 +23,10 @@ SLICE_S = 0.25  # how long one wait on the channel lasts before standard error i
 KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PIECE = 256 * 1024
 PACKET = 32768
+READ = 256 * 1024
 MUCH = 64 * 1024  # bytes of one answer that count as a sign of life
 SIGNS = 10  # signs of life that may come at once; further ones at most once a second
-_BYTES = ("collect", "tail")  # exchanges whose answers are contents, not work
+_BYTES = ("collect", "tail", "ranges", "parts")  # exchanges whose answers are contents, not work
 
 
 class Session:
@@ -185,17 +186,46 @@ class Session:
         try:
             frame: tuple[bytes, bytes] | None = self._reader.frame()
         except wire.WireError as error:
-            if "ended" in str(error):
-                raise self._ended() from None
-            raise AgentError(
-                f"{self.target.alias} answered with something that is no message: {error}",
-                host=self.target.alias,
-                code="bad_answer",
-                remedy="Something on the host writes into the agent's output, or the link is broken; try again.",
-            ) from error
+            raise self._no_frame(error) from error
         if frame is None:
             raise self._ended()
         return frame
+
+    def _no_frame(self, error: Exception) -> HostError:
+        if "ended" in str(error):
+            return self._ended()
+        return AgentError(
+            f"{self.target.alias} answered with something that is no message: {error}",
+            host=self.target.alias,
+            code="bad_answer",
+            remedy="Something on the host writes into the agent's output, or the link is broken; try again.",
+        )
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes of one stream as they come, up to its end; messages on the way are looked at and passed over."""
+        if self._kept:
+            self._send(b"")
+        while True:
+            self._limit(self.timeout)
+            try:
+                kind, left = self._reader.head()
+            except wire.WireError as error:
+                raise self._no_frame(error) from error
+            if kind == b"E":
+                return
+            if kind == b"J":
+                self.message(self._reader.exactly(left))
+                continue
+            while left:
+                if self._at >= len(self._buffer):
+                    self._limit(self.timeout)
+                    self._buffer, self._at = self._receive(READ), 0
+                    if not self._buffer:
+                        raise self._ended()
+                piece = memoryview(self._buffer)[self._at : self._at + left]
+                self._at += len(piece)
+                left -= len(piece)
+                yield piece
 
     def read_json(self, timeout: float | None = -1.0) -> dict[str, Any]:
         """The next frame, which has to be a JSON object; an error answer is raised as AgentError."""
@@ -265,7 +295,7 @@ class Session:
     def _take(self, count: int) -> bytes:
         """Up to `count` bytes; b"" at the end of the stream."""
         if self._at >= len(self._buffer):
-            self._buffer, self._at = self._receive(max(count, 65536)), 0
+            self._buffer, self._at = self._receive(max(count, READ)), 0
         piece = self._buffer[self._at : self._at + count]
         self._at += len(piece)
         return piece

@@ -49,7 +49,8 @@ class HostConfig:
 
     `identity_agent` is a socket path, None where no agent may be asked. `strict` is one of yes, ask, accept-new, no.
     `control_path` is where the user's own shared connection would be. `special` names options that are set and that
-    only OpenSSH's client follows; `digest` stands for the whole configuration, known to us or not.
+    only OpenSSH's client follows; `digest` stands for the whole configuration, known to us or not. `ciphers` are those
+    that it allows, by commas.
     """
 
     alias: str
@@ -73,6 +74,7 @@ class HostConfig:
     control_path: str = field(default="", compare=False)
     special: tuple[str, ...] = field(default=(), compare=False)
     digest: str = field(default="", compare=False)
+    ciphers: str = field(default="", compare=False)
 
     @property
     def lookup_name(self) -> str:
@@ -244,6 +246,7 @@ def host_config(alias: str, original: str, options: Options) -> HostConfig:
         control_path=expand_path(last("controlpath"), tokens) if last("controlpath") else "",
         special=_special(options),
         digest=hashlib.sha256(json.dumps([original, options]).encode()).hexdigest()[:16],
+        ciphers=last("ciphers"),
     )
 
 

@@ -22,7 +22,7 @@ log = logging.getLogger("jobrunner.transport")
 
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 FAR_AWAY_S = 0.02  # round trips longer than this profit from a larger window
-FAR_WINDOW = 8 * 1024 * 1024
+FAR_WINDOW = 16 * 1024 * 1024
 
 
 class LinkPacketizer(Packetizer):  # type: ignore[misc]

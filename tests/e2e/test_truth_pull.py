@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobrunner.agent import parted
+from jobrunner.service import lanes
 from tests.support.lab import Lab
 from tests.support.quick import QuickClient
 from tests.support.relay import relayed
@@ -70,6 +73,50 @@ def test_the_next_pull_goes_on_where_a_killed_one_stopped(quick: QuickClient, la
     assert SIZE - there < passed < SIZE - there + 300_000
     assert digest(got / "m-1.bin") == digest(lab.job_folder(id_) / "1" / "work" / "ckpt" / "m-1.bin")
     assert again["files"][0]["fetched"] == 0
+
+
+def wide(monkeypatch: pytest.MonkeyPatch, count: int = 3) -> None:
+    """Files as small as ours come over several channels, in many chunks."""
+    monkeypatch.setattr(lanes.Lanes, "least", SIZE // 2)
+    monkeypatch.setattr(lanes, "wanted_lanes", lambda _: count)
+    monkeypatch.setattr(parted, "CHUNK", 1_000_000)
+
+
+@pytest.mark.parametrize("transport", ["fabric", "auto"])
+def test_a_cut_pull_over_several_channels_moves_each_byte_once(
+    quick: QuickClient, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    id_ = big(quick, "wide")
+    wide(monkeypatch)
+    with relayed(quick, lab) as relay:
+        relay.direction, relay.limit = "down", 9_000_000
+        words = ("checkpoints", id_, "--pull", "last", "--to", str(tmp_path / "got"), "--transport", transport)
+        data = quick.json(*words)
+        passed = relay.passed["down"]
+    assert digest(tmp_path / "got" / "m-1.bin") == digest(lab.job_folder(id_) / "1" / "work" / "ckpt" / "m-1.bin")
+    assert SIZE < passed < SIZE * 1.5, passed  # what was on its way at a cut comes again
+    assert [path.name for path in (tmp_path / "got").iterdir()] == ["m-1.bin"]
+    assert data["files"][0]["sha256"] == digest(tmp_path / "got" / "m-1.bin")
+
+
+def test_a_part_with_gaps_is_gone_on_with_and_a_spoilt_one_never_gets_its_name(
+    quick: QuickClient, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = big(quick, "gaps")
+    wide(monkeypatch)
+    source, got = lab.job_folder(id_) / "1" / "work" / "ckpt" / "m-1.bin", tmp_path / "got"
+    real, planted = lanes.Lanes.fetch, [b"x" * 700_000, source.read_bytes()[5_000_000:5_700_000]]
+
+    def fetch(self: lanes.Lanes, entry: Any, handle: int, advance: Any) -> Any:
+        assert lanes.Parted(handle, SIZE).put(5_000_000, planted.pop(0))
+        return real(self, entry, handle, advance)
+
+    monkeypatch.setattr(lanes.Lanes, "fetch", fetch)
+    words = ("checkpoints", id_, "--pull", "last", "--to", str(got))
+    assert quick.json(*words, code=None)["errors"][0]["code"] == "hash_mismatch"
+    assert list(got.iterdir()) == []
+    data = quick.json(*words)
+    assert data["files"][0]["fetched"] == SIZE - 700_000 and digest(got / "m-1.bin") == digest(source)
 
 
 def test_many_small_files_over_cuts(quick: QuickClient, lab: Lab, tmp_path: Path) -> None:
