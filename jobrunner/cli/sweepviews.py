@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.cli.tables import Cell, Column, Table
-from jobrunner.cli.views import STATE_STYLES, how
+from jobrunner.cli.views import STATE_STYLES, how, row_note
 from jobrunner.cli.words import ago, lasted, or_dash
 from jobrunner.core.amounts import counted
 
@@ -87,6 +87,7 @@ def trial_table(view: SweepView, now: datetime, limit: int | None = None) -> Tab
     """A sweep's trials by rank, with their parameters."""
     names = parameter_names(view)
     metric = view.sweep.objective.split()[0] if view.sweep.objective else ""
+    notes = [row_note(item.row, "", now) if item.row else "" for item in view.trials[:limit]]
     table = Table(
         [
             *([Column("RANK", right=True)] if metric else []),
@@ -97,9 +98,10 @@ def trial_table(view: SweepView, now: datetime, limit: int | None = None) -> Tab
             Column("HOST", leaves=3),
             Column("RAN", leaves=2),
             Column("JOB", leaves=1),
+            *([Column("NOTE", shrinks=True)] if any(notes) else []),
         ]
     )
-    for item in view.trials[:limit]:
+    for item, note in zip(view.trials[:limit], notes, strict=True):
         row, found = item.row, item.objective
         table.add(
             *([or_dash(item.rank)] if metric else []),
@@ -110,6 +112,7 @@ def trial_table(view: SweepView, now: datetime, limit: int | None = None) -> Tab
             or_dash(row.host if row else None),
             lasted(row.started_at, row.ended_at, now) if row else "-",
             or_dash(item.trial.job),
+            *([note] if any(notes) else []),
         )
     return table
 

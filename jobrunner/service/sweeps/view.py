@@ -60,6 +60,7 @@ class TrialView:
             "rung": self.trial.rung,
             "job": self.trial.job,
             "host": row.host if row else None,
+            "unreachable": bool(row and row.unreachable and not row.state.final),
             "reason": row.reason if row else None,
             "exit_code": row.exit_code if row else None,
             "attempt": row.attempt if row else None,
