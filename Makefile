@@ -13,7 +13,7 @@ help:
 	@echo "               (DEMO_ARGS=--sweep, DEMO_ARGS=--schedule: other stories; DEMO_ARGS=--keep leaves the host running)"
 	@echo "make demo-stop  end what 'make demo' has left running"
 	@echo "make test       the whole test suite      (PYTEST_ARGS='-k logs -x' for a part of it)"
-	@echo "make bench      timings as ratios to rsync and ssh by hand (BENCH_ARGS='--only submit'); see benchmarks/README.md"
+	@echo "make bench      timings beside rsync, ssh, scp, task-spooler, Slurm (BENCH_ARGS='--only submit'); see benchmarks/README.md"
 	@echo "make faults     seeded faults over whole lives of jobs: N=500 SEED=1 JOBS=4 (needs Linux; root for reboots and full disks)"
 	@echo "make check      linters, types, layers, and that the agent is fit for Python 3.6"
 	@echo "make format     bring the layout of the code in order"

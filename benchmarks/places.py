@@ -50,7 +50,9 @@ class Bench:
         try:
             with ExitStack() as stack:
                 names = [f"h{number}" for number in range(count)]
-                yield [stack.enter_context(Lab(place / name, alias=name, cards=cards)) for name in names]
+                labs = [stack.enter_context(Lab(place / name, alias=name, cards=cards)) for name in names]
+                stack.callback(_start_nothing_more, labs)
+                yield labs
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
@@ -71,6 +73,13 @@ class Bench:
         finally:
             timed([*OURS, "hosts", "disconnect"], client.env, client.folder)
             shutil.rmtree(client.folder, ignore_errors=True)
+
+
+def _start_nothing_more(labs: list[Lab]) -> None:
+    """What still waits there goes: else each end of a job would start the next one while all of them are ended."""
+    for lab in labs:
+        for queue in lab.root.glob("hosts/*/queue"):
+            shutil.rmtree(queue, ignore_errors=True)
 
 
 def _lead(client: Client, labs: list[Lab], ports: list[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Run the parts, print their rows, and after all of them write RESULTS.md. 1 if a part ended early."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends a run early leaves nothing behind either
     report, began, broken = Report(), time.monotonic(), False
     subprocess.run(["sh", str(HERE / "peers.sh")], check=False, timeout=600)
     os.umask(0o022)

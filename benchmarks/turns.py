@@ -42,9 +42,12 @@ def spooled(folder: Path) -> list[float]:
     try:
         first = tsp("sleep", "900")
         logs = [folder / f"log{number}" for number in range(JOBS)]
-        last = [tsp("-n", "bash", "-c", f"({COMMAND}) >{log}") for log in logs][-1]
+        for log in logs:
+            tsp(
+                "-n", "bash", "-c", f"({COMMAND}) >{log}"
+            )  # without -n it would keep a log in a file, and tell its number
         os.kill(int(tsp("-p", first)), 15)
-        tsp("-w", last)
+        tsp("-w", str(int(first) + JOBS))
         return _gaps(logs)
     finally:
         subprocess.run(["tsp", "-K"], env=env, cwd=folder, capture_output=True, timeout=60, check=False)
