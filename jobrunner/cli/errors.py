@@ -48,7 +48,7 @@ def from_click(error: Any, program: str) -> tuple[JobrunnerError, str]:
     if type(error).__name__ == "NoArgsIsHelpError":
         message = f"{path}: a command is missing"
     else:
-        message = " ".join(error.format_message().split()).rstrip(".")
+        message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     return UsageError(message, remedy=f"see `{path} --help`"), path.removeprefix(program).strip()
 
 

@@ -83,7 +83,8 @@ def disconnect(out: Output, names: HostNames = None) -> int:
 
         def text() -> None:
             for host in result.hosts:
-                out.line(f"{visible(host['name'])}  {plural(host['ended'], 'connection')} ended")
+                ended = f"{plural(host['ended'], 'connection')} ended" if host["ended"] else "no connection is shared"
+                out.line(f"{visible(host['name'])}  {ended}")
             if not result.hosts:
                 out.say("no connection is shared")
 
@@ -198,7 +199,8 @@ def cards(out: Output, names: HostNames = None) -> int:
                 out.table(card_table(result.hosts))
             for line in waiting_lines(result.hosts):
                 out.line(line)
-            for line in silent_hosts(result.hosts, {getattr(error, "host", "") for error in result.errors}):
+            told = {error.message for error in result.errors}
+            for line in silent_hosts(result.hosts, told):
                 out.say(line)
 
         return out.result({"hosts": result.hosts}, result, text)

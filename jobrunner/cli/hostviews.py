@@ -168,14 +168,17 @@ RAW_LINES = 12
 
 
 def silent_hosts(hosts: Iterable[Row], told: Collection[str] = ()) -> list[str]:
-    """What is wrong with each host that could not tell its cards, what to do, and what its tool said instead.
+    """What is to be said of hosts without cards: what is wrong, what to do, and what the vendor's tool said instead.
 
-    `told`: hosts of which an error is printed anyway.
+    `told`: errors that are printed anyway.
     """
     lines = []
     for host in hosts:
         error = host.get("error")
-        if not error or host.get("name") in told:
+        if not error:
+            lines += [] if host.get("cards") else [f"{visible(host.get('name'))}: it has no cards that we know of"]
+            continue
+        if isinstance(error, Mapping) and error.get("message") in told:
             continue
         lines.append(f"{visible(host.get('name'))}: {visible(error_words(error))}")
         if isinstance(error, Mapping) and error.get("remedy"):

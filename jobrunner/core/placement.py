@@ -36,7 +36,8 @@ class HostFacts:
 
     `cards` are the numbers of all its cards, `free` of those that nothing uses; `models` their `index`, `model` and
     `board` where they were looked at: they tell which cards work together. `in_use` is how many cards my running jobs
-    hold, `queued` how many of my jobs wait there. None among the limits means none.
+    hold, `queued` how many of my jobs wait there. None among the limits means none. `untold` is why the vendor's tool
+    told nothing of the cards just now: what the host has is not known then.
     """
 
     name: str
@@ -54,6 +55,7 @@ class HostFacts:
     tags: tuple[str, ...] = ()
     queued: int = 0
     drained: bool = False
+    untold: str = ""
 
     @property
     def usable(self) -> tuple[int, ...]:
@@ -65,7 +67,8 @@ class HostFacts:
 class Placement:
     """The host that was chosen, if any; `ranked` all that could take the job, best first; `reasons` why not the others.
 
-    `unreachable` and `drained` name the hosts that were left out only because they do not answer, or are drained.
+    `unreachable`, `drained` and `untold` name the hosts that were left out only because they do not answer, are
+    drained, or cannot tell about their cards just now.
     """
 
     host: str | None
@@ -73,9 +76,10 @@ class Placement:
     reasons: dict[str, str] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
 
     def error(self) -> JobrunnerError:
-        """The error of a placement without a host: HostError if a host that does not answer might hold the job."""
+        """The error of a placement without a host: HostError if a host of which nothing is known now might take it."""
         why = "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items()) or "no host is known"
         if self.unreachable:
             return HostError(
@@ -83,6 +87,15 @@ class Placement:
                 host=self.unreachable[0],
                 code="unreachable",
                 remedy="`jobrunner doctor` says what is wrong with a host that does not answer",
+            )
+        if self.untold:
+            name = self.untold[0]
+            return HostError(
+                f"no host is known to have the cards for this job ({why})",
+                host=name,
+                code="cards_unknown",
+                remedy=f"submit again once the tool answers; `jobrunner doctor {name}` looks closer. "
+                f"With `cards: N` for {name} in the hosts file the tool is not needed",
             )
         if self.drained:
             remedy = f"`jobrunner hosts undrain {self.drained[0]}` lets jobs start there again"
@@ -97,12 +110,16 @@ def place(demand: Demand, hosts: Iterable[HostFacts]) -> Placement:
     fitting: list[HostFacts] = []
     unreachable: list[str] = []
     drained: list[str] = []
+    untold: list[str] = []
     known = list(hosts)
     for host in known:
         reason = _unwanted(demand, host)
         if not reason and not host.reachable:
             unreachable.append(host.name)
             reason = "does not answer" + (f" ({host.error})" if host.error else "")
+        if not reason and host.untold and demand.cards and demand.device == host.device:
+            untold.append(host.name)
+            reason = f"cannot tell about its cards now: {host.untold}"
         reason = reason or _never(demand, host)
         if not reason and host.drained and demand.only != host.name:
             drained.append(host.name)
@@ -119,7 +136,7 @@ def place(demand: Demand, hosts: Iterable[HostFacts]) -> Placement:
     ]
     reasons.update(dict.fromkeys(missing, "is not known"))
     ranked = tuple(host.name for host in fitting)
-    return Placement(ranked[0] if ranked else None, ranked, reasons, tuple(unreachable), tuple(drained))
+    return Placement(ranked[0] if ranked else None, ranked, reasons, tuple(unreachable), tuple(drained), tuple(untold))
 
 
 def _unwanted(demand: Demand, host: HostFacts) -> str:

@@ -96,7 +96,7 @@ def follow(
             if not follow or not begun:
                 session.ledger.mark_unreachable(row.host, error.message, now(), [row.id])
                 raise
-            yield LogPiece("note", note=f"link to {row.host} lost ({error.message}); trying again in {pause:g} s")
+            yield LogPiece("note", note=f"{error.message}; trying again in {pause:g} s")
             place.broken()
             session.links.forget(row.host)
             time.sleep(pause)

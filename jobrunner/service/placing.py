@@ -132,15 +132,17 @@ def facts_from(session: Session, alias: str, answer: Mapping[str, Any]) -> HostF
     known = session.ledger.host(alias)
     declared = session.hosts.get(alias)
     indices = tuple(card["index"] for card in cards)
+    free = tuple(card["index"] for card in cards if card.get("free"))
     device = report.get("device") or declared.device
     if not indices and declared.cards:
-        indices = tuple(range(declared.cards))
-        free = indices
-    else:
-        free = tuple(card["index"] for card in cards if card.get("free"))
+        indices = free = tuple(range(declared.cards))
+    error = report.get("error") or {}
+    untold = "" if indices or error.get("code") == "no_card" else str(error.get("message") or "")
     mine = session.ledger.list(states=[JobState.QUEUED], host=alias)
     models = tuple({key: card.get(key) for key in ("index", "model", "board", "near")} for card in cards)
-    return _facts(session, alias, known, device=device, cards=indices, free=free, queued=len(mine), models=models)
+    return _facts(
+        session, alias, known, device=device, cards=indices, free=free, queued=len(mine), models=models, untold=untold
+    )
 
 
 def _facts(
@@ -153,6 +155,7 @@ def _facts(
     free: tuple[int, ...],
     queued: int,
     models: tuple[dict[str, Any], ...] = (),
+    untold: str = "",
 ) -> HostFacts:
     from jobrunner.core.placement import HostFacts
 
@@ -172,6 +175,7 @@ def _facts(
         tags=declared.tags,
         queued=queued,
         drained=known.drained if known else False,
+        untold=untold,
     )
 
 

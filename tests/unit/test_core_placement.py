@@ -100,6 +100,20 @@ def test_no_choice_says_why(demand, hosts, kind, piece):
     assert piece in error.message and error.remedy
 
 
+def test_a_tool_that_tells_nothing_now_is_no_host_without_cards():
+    silent = host("a", cards=(), free=(), untold="npu-smi gave no answer within 10 s and was ended")
+    placement = place(npu(), [silent, host("b", device="mlu")])
+    error = placement.error()
+    assert placement.host is None and placement.untold == ("a",)
+    assert isinstance(error, HostError) and (error.code, error.host) == ("cards_unknown", "a")
+    assert "npu-smi gave no answer" in error.message and "has mlu cards" in error.message
+    assert "doctor a" in error.remedy and "cards: N" in error.remedy
+    assert place(npu(), [silent, host("b", queued=9)]).host == "b"
+    assert place(npu(0), [silent]).host == "a"
+    for other in (Demand("gpu", 1), npu(tags=("x",)), npu(hosts=("b",))):  # never there, whatever the tool would say
+        assert isinstance(place(other, [silent]).error(), UsageError)
+
+
 def test_a_specs_demand():
     spec = read_spec("command: x\ndevice: mlu\ncards: [3, 1]\nhosts: [a]\ntags: [t]\n", "f").spec
     assert Demand.of(spec, "h") == Demand("mlu", 2, (1, 3), ("a",), ("t",), "h")
@@ -112,6 +126,7 @@ HOSTS = st.lists(
         name=st.sampled_from("abcdef"), reachable=st.booleans(), device=st.sampled_from(["npu", "gpu", None]),
         cards=SETS, free=SETS, only_cards=st.none() | SETS, max_cards=st.none() | st.integers(1, 4),
         in_use=st.integers(0, 3), queued=st.integers(0, 2), drained=st.booleans(),
+        untold=st.sampled_from(["", "it hangs"]),
     ),
     unique_by=lambda h: h.name, max_size=6,
 )  # fmt: skip
@@ -128,5 +143,6 @@ def test_a_chosen_host_can_hold_the_job_and_none_is_forgotten(hosts, cards):
         return
     chosen = by_name[placement.host]
     assert chosen.reachable and not chosen.drained and chosen.device == "npu" and len(chosen.usable) >= cards
+    assert not (chosen.untold and cards)
     if any(can_start_now(demand, by_name[name]) for name in placement.ranked):
         assert can_start_now(demand, chosen)

@@ -125,7 +125,8 @@ def test_cards(cli, fake):
         "error": {"code": "refused", "message": "refused", "remedy": ""},
         "cards": [],
     }
-    fake.answers["hosts.cards"] = results.CardsResult(hosts=[CARD_HOST, silent])
+    none = {"name": "box", "reachable": True, "error": None, "cards": []}
+    fake.answers["hosts.cards"] = results.CardsResult(hosts=[CARD_HOST, silent, none])
     ran = cli("cards")
     assert ran.out == golden(
         """
@@ -134,7 +135,7 @@ def test_cards(cli, fake):
         npu-a     3  910B3  warning     -/65536 MB  93 %  51 °C  210.5 W  free
         """
     )
-    assert ran.err == "mlu-b: refused\n"
+    assert ran.err == "mlu-b: refused\nbox: it has no cards that we know of\n"
 
 
 def test_a_tool_that_is_not_understood_is_shown_with_what_it_said(cli, fake):
