@@ -20,6 +20,10 @@ from tests.support.lab import Client, Lab
 from tests.support.waiting import eventually
 
 
+SERVER = ["Subsystem sftp internal-sftp"]
+"""scp wants it."""
+
+
 @dataclass
 class Bench:
     """A run: where it lies, how often, over which ways."""
@@ -50,7 +54,7 @@ class Bench:
         try:
             with ExitStack() as stack:
                 names = [f"h{number}" for number in range(count)]
-                labs = [stack.enter_context(Lab(place / name, alias=name, cards=cards)) for name in names]
+                labs = [stack.enter_context(Lab(place / name, alias=name, cards=cards, lines=SERVER)) for name in names]
                 stack.callback(_start_nothing_more, labs)
                 yield labs
         finally:

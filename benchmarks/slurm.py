@@ -57,7 +57,7 @@ class Cluster:
 
     def batch(self, line: str, out: Path | str = "/dev/null") -> str:
         """Submit a shell line; the job's number."""
-        return self.call("sbatch", "--parsable", "-Q", "-o", str(out), "--wrap", line).strip()
+        return self.call("sbatch", "--parsable", "-o", str(out), "--wrap", line).strip()
 
     def hold(self) -> str:
         """Let a job have the only CPU; its number once it runs."""

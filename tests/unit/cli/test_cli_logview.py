@@ -127,3 +127,17 @@ def test_nothing_harmful_gets_through(pieces, terminal):
 def test_where_a_log_is_cut_changes_nothing_but_unfinished_lines(pieces):
     whole = b"".join(pieces).replace(b"\r", b"").replace(b"\b", b"")
     assert shown(whole) == shown(*(whole[i : i + 1] for i in range(len(whole))))
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"plain", b"\n", b"a\tb\n", b"\r", b"bar\r", "é".encode(), b"\xc3", b"\x1b[3", b"1m", b"\b"])
+    )
+)
+def test_plain_pieces_take_the_short_way_to_the_same_text(pieces):
+    quick, whole = LogView(terminal=False), LogView(terminal=False)
+    for piece in pieces:
+        whole._scan(whole._cut + whole._decoder.decode(piece))
+        whole._show_unfinished(last=False)
+        assert quick.feed(piece) == whole._take()
+    assert quick.close() == whole.close()
