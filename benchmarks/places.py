@@ -19,7 +19,6 @@ from report import Report
 from tests.support.lab import Client, Lab
 from tests.support.waiting import eventually
 
-
 SERVER = ["Subsystem sftp internal-sftp"]
 """scp wants it."""
 
