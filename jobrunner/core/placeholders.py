@@ -1,9 +1,9 @@
 """Placeholders: `{lr}`, `{checkpoint}`, `{checkpoint:JOB}` in words of a spec, where `{{` is a brace.
 
 A word is a template where a placeholder can stand: everywhere that they are allowed if the spec has a sweep, always in
-`resume_args`, and in `args` only if the word holds `{checkpoint`. Any other word is taken as it stands, so
-that JSON, jinja or `{asctime}` need no escaping. What stays for the host to fill in (`{checkpoint…}`) follows one rule:
-a word that holds `{checkpoint` is a template, any other is literal.
+`resume_args`, and in `args` and after the first word of a list `command` if the word holds `{checkpoint`. Any other
+word is taken as it stands, so that JSON, jinja or `{asctime}` need no escaping. What stays for the host to fill in
+(`{checkpoint…}`) follows one rule: a word that holds `{checkpoint` is a template, any other is literal.
 """
 
 from __future__ import annotations

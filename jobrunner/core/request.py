@@ -95,4 +95,6 @@ def _command(spec: JobSpec, values: Mapping[str, str] | None, known: Mapping[str
         return {"script": spec.script, "args": args}
     if isinstance(spec.command, str):
         return {"shell": spec.command}
-    return {"argv": [*fill_words(spec.command or (), values, checkpoints=False), *args]}
+    words = spec.command or ()
+    program = fill_words(words[:1], values, checkpoints=False)
+    return {"argv": [*program, *fill_words(words[1:], values, checkpoints=True, ids=known), *args]}

@@ -201,14 +201,14 @@ def _placeholders(spec: JobSpec) -> Iterator[Fault]:
     names = spec.sweep.names() if spec.sweep else ()
     used: set[str] = set()
     for path, text in _words(spec):
-        resume, words = path[0] == "resume_args", path[0] in ("args", "resume_args")
+        resume, words = path[0] == "resume_args", path[0] != "env" and path != ("command", 0)
         if not (spec.sweep or (words and placeholders.is_template(text, sweep=False, resume=resume))):
             continue
         parameters, checkpoints = placeholders.find(text)
         used.update(parameters)
         yield from _unknown(path, parameters, names, swept=spec.sweep is not None)
         if checkpoints and not words:
-            yield Fault(path, "{checkpoint} can stand in `args` and `resume_args` only")
+            yield Fault(path, "{checkpoint} can stand in `args`, `resume_args` and words of a list `command` only")
         waits = [item.job for item in spec.after]
         for job in checkpoints if words else ():
             if job is not None and job not in waits:

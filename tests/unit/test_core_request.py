@@ -73,3 +73,15 @@ def test_named_jobs_become_ids():
     run = build(read_spec(text, "f").spec, ids={"first": "bbbbbbbb22"})["run"]
     assert run["after"] == [{"job": "bbbbbbbb22", "when": "ok"}]
     assert run["command"]["args"] == ["{checkpoint:bbbbbbbb22}"]
+    text = "command: [cat, '{checkpoint:first}', '{x}']\ndevice: npu\nafter: [first]\n"
+    run = build(read_spec(text, "f").spec, ids={"first": "bbbbbbbb22"})["run"]
+    assert run["command"]["argv"] == ["cat", "{checkpoint:bbbbbbbb22}", "{x}"]
+    text = "command: [run, '{lr}', 'of={checkpoint:first} {lr}']\ndevice: npu\nafter: [first]\nsweep: {parameters: {lr: [1]}}\n"
+    spec = read_spec(text, "f", enabled={"sweep"}).spec
+    run = build(spec, ids={"first": "bbbbbbbb22"}, sweep={"id": "s", "parameters": {"lr": "{"}})["run"]
+    assert run["command"]["argv"] == ["run", "{", "of={checkpoint:bbbbbbbb22} {{"]
+
+
+def test_a_checkpoint_in_a_command_needs_its_job():
+    found = read_spec("command: [cat, '{checkpoint:other}']\ndevice: npu\nafter: [othre]\n", "f").problems
+    assert [(item.line, item.column, item.suggestion) for item in found] == [(1, 16, "othre")], found
