@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.hosts import ServerOf
 from tests.support.lab import Client, Lab
+from tests.support.quick import QuickClient
 
 pytestmark = pytest.mark.needs_sshd
 
@@ -58,14 +59,14 @@ def test_a_host_that_is_fine_has_nothing_that_stops_a_job(client: Client) -> Non
 
 def test_a_start_up_file_that_prints_is_named(spoiled: Lab, tmp_path: Path) -> None:
     (spoiled.folder / "home" / ".bashrc").write_text("echo Welcome to this machine\n")
-    checks = look_at(Client(tmp_path / "client", spoiled), code=0)["lab"]
+    checks = look_at(QuickClient(tmp_path / "client", spoiled), code=0)["lab"]
     assert checks["shell"]["ok"] is False and "Welcome" in checks["shell"]["found"]
     assert "case $- in" in checks["shell"]["remedy"] and checks["login"]["ok"] is True
 
 
 def test_a_start_up_file_that_ends_the_shell_is_told_from_a_missing_python(spoiled: Lab, tmp_path: Path) -> None:
     (spoiled.folder / "home" / ".bashrc").write_text("exit 0\n")
-    checks = look_at(Client(tmp_path / "client", spoiled), code=3)["lab"]
+    checks = look_at(QuickClient(tmp_path / "client", spoiled), code=3)["lab"]
     assert checks["shell"]["ok"] is False and checks["login"]["ok"] is True and checks["python"]["ok"] is None
 
 
@@ -78,7 +79,7 @@ def test_a_host_without_tmux_stops_only_those_who_want_it(tmp_path: Path, launch
         assert path
         (programs / name).symlink_to(path)
     with Lab(tmp_path / "lab", env={"PATH": f"{tmp_path / 'lab' / 'bin'}:{programs}"}) as lab:
-        client = Client(tmp_path / "client", lab, lab={"launcher": launcher, "device": "cpu"})
+        client = QuickClient(tmp_path / "client", lab, lab={"launcher": launcher, "device": "cpu"})
         found = look_at(client, code=3 if launcher == "tmux" else 0)
     check = found["lab"]["tmux"]
     assert check["ok"] is (False if launcher == "tmux" else None) and "install tmux" in check["remedy"]
@@ -88,7 +89,7 @@ def test_a_host_without_tmux_stops_only_those_who_want_it(tmp_path: Path, launch
 def test_a_vendor_s_tool_that_hangs_stops_and_costs_no_more_than_its_limit(spoiled: Lab, tmp_path: Path) -> None:
     spoiled.cards(hang_s=300)
     began = time.monotonic()
-    found = look_at(Client(tmp_path / "client", spoiled), code=3)
+    found = look_at(QuickClient(tmp_path / "client", spoiled), code=3)
     assert time.monotonic() - began < 40
     check = found["lab"]["tool answers"]
     assert check["ok"] is False and "no answer within" in check["found"] and "dmesg" in check["remedy"]
@@ -98,13 +99,13 @@ def test_a_vendor_s_tool_that_hangs_stops_and_costs_no_more_than_its_limit(spoil
 def test_a_vendor_s_tool_without_its_libraries_is_told_from_a_hanging_one(spoiled: Lab, tmp_path: Path) -> None:
     spoiled.cards(fail="npu-smi: error while loading shared libraries: libc_sec.so: cannot open shared object file",
                   fail_code=127)  # fmt: skip
-    checks = look_at(Client(tmp_path / "client", spoiled), code=3)["lab"]
+    checks = look_at(QuickClient(tmp_path / "client", spoiled), code=3)["lab"]
     assert checks["tool libraries"]["ok"] is False and "libc_sec" in checks["tool libraries"]["found"]
     assert checks["tool answers"]["ok"] is None and checks["vendor tool"]["ok"] is True
 
 
 def test_a_host_without_python_ends_on_that_rung(lab: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", lab, lab={"python": "python-of-nobody"})
+    client = QuickClient(tmp_path / "client", lab, lab={"python": "python-of-nobody"})
     found = look_at(client, code=3)
     checks = found["lab"]
     assert checks["python"]["ok"] is False and "hosts file" in checks["python"]["remedy"]
@@ -112,7 +113,7 @@ def test_a_host_without_python_ends_on_that_rung(lab: Lab, tmp_path: Path) -> No
 
 
 def test_a_root_folder_that_cannot_be_made_ends_on_that_rung(lab: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", lab, lab={"root": "/proc/nowhere/root"})
+    client = QuickClient(tmp_path / "client", lab, lab={"root": "/proc/nowhere/root"})
     checks = look_at(client, code=3)["lab"]
     assert checks["root"]["ok"] is False and checks["python"]["ok"] is True and checks["agent"]["ok"] is None
 
@@ -125,7 +126,7 @@ def test_mounts_that_execute_nothing_or_are_full(tmp_path: Path, options: str) -
     script = tmp_path / "mount.sh"
     script.write_text(f'mount -t tmpfs -o {options} tmpfs "{folder}" && exec "$@"\n')
     with Lab(tmp_path / "lab", wrapper=["unshare", "-m", "sh", str(script)]) as lab:
-        client = Client(tmp_path / "client", lab, lab={"root": str(folder / "root")})
+        client = QuickClient(tmp_path / "client", lab, lab={"root": str(folder / "root")})
         if options == "noexec":
             check = look_at(client, code=None)["lab"]["noexec"]
             assert check["ok"] is False and "mounted noexec" in check["found"]
@@ -135,7 +136,7 @@ def test_mounts_that_execute_nothing_or_are_full(tmp_path: Path, options: str) -
 
 
 def test_a_changed_host_key_ends_on_that_rung(lab: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", lab)
+    client = QuickClient(tmp_path / "client", lab)
     other = tmp_path / "known_hosts"
     key = "AAAAC3NzaC1lZDI1NTE5AAAAIPXMXqy+Rn0T8bjQEmwRvX2+tK5VQb5x0fWmsTGgPh5b"
     other.write_text(f"[127.0.0.1]:{lab.sshd.port} ssh-ed25519 {key}\n")
@@ -152,7 +153,7 @@ def test_a_changed_host_key_ends_on_that_rung(lab: Lab, tmp_path: Path) -> None:
 def test_a_key_that_is_not_taken_ends_on_that_rung(lab: Lab, tmp_path: Path) -> None:
     from jobrunner.lab.sshd import write_key_pair
 
-    client = Client(tmp_path / "client", lab)
+    client = QuickClient(tmp_path / "client", lab)
     write_key_pair(tmp_path / "stranger", "stranger")
     config = client.folder / "ssh_config"
     config.write_text(config.read_text().replace(str(lab.sshd.user_key), str(tmp_path / "stranger")))
@@ -181,13 +182,13 @@ def test_ports_where_nothing_or_something_else_listens(client: Client) -> None:
 
 def test_a_server_with_few_channels_is_told(tmp_path: Path) -> None:
     with Lab(tmp_path / "lab", max_sessions=2) as lab:
-        checks = look_at(Client(tmp_path / "client", lab), code=0)["lab"]
+        checks = look_at(QuickClient(tmp_path / "client", lab), code=0)["lab"]
     assert checks["channels"]["ok"] is False and checks["channels"]["found"].startswith("2 at once")
     assert "MaxSessions" in checks["channels"]["remedy"]
 
 
 def test_set_up_lines_that_fail_stop_jobs(lab: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", lab, lab={"setup": ["source /nowhere/env.sh"]})
+    client = QuickClient(tmp_path / "client", lab, lab={"setup": ["source /nowhere/env.sh"]})
     checks = look_at(client, code=3)["lab"]
     assert checks["setup"]["ok"] is False and "exit code" in checks["setup"]["found"]
     assert checks["job python"]["ok"] is None
@@ -212,7 +213,7 @@ def test_the_plug_in_of_a_job_s_python_computes_on_a_card(lab: Lab, tmp_path: Pa
         (site / name).mkdir(parents=True)
         (site / name / "__init__.py").write_text(text)
         (site / f"{name}-2.5.1.dist-info").mkdir()
-    client = Client(tmp_path / "client", lab, lab={"setup": [f"export PYTHONPATH={site}"], "only_cards": [3]})
+    client = QuickClient(tmp_path / "client", lab, lab={"setup": [f"export PYTHONPATH={site}"], "only_cards": [3]})
     checks = look_at(client, code=0)["lab"]
     assert checks["plug-in"]["ok"] is True and "torch 2.5.1 with torch_npu sees 4 cards" in checks["plug-in"]["found"]
     assert checks["tensor"]["ok"] is True and "card 3" in checks["tensor"]["found"]
@@ -220,7 +221,7 @@ def test_the_plug_in_of_a_job_s_python_computes_on_a_card(lab: Lab, tmp_path: Pa
 
 
 def test_what_the_hosts_file_says_of_the_cards_is_compared(lab: Lab, tmp_path: Path) -> None:
-    client = Client(tmp_path / "client", lab, lab={"only_cards": [2, 9]})
+    client = QuickClient(tmp_path / "client", lab, lab={"only_cards": [2, 9]})
     check = look_at(client, code=0)["lab"]["declared cards"]
     assert check["ok"] is False and "names 9" in check["found"]
 
@@ -240,7 +241,7 @@ def test_cards_in_alarm_and_a_drain_are_told(lab: Lab, client: Client) -> None:
 def test_hosts_are_looked_at_side_by_side(tmp_path: Path) -> None:
     """Five hosts that accept a connection and then say nothing for 3 s each, and one that is fine."""
     with Lab(tmp_path / "mlu", alias="mlu", device="mlu") as lab, ServerOf(lambda sock: None) as silent:
-        client = Client(tmp_path / "client", lab)
+        client = QuickClient(tmp_path / "client", lab)
         config = client.folder / "ssh_config"
         names = [f"silent{number}" for number in range(5)]
         config.write_text(

@@ -1,10 +1,9 @@
-"""Every example spec is planned by the real command line, and the demo's own really runs on the demo's host."""
+"""Every example spec is planned by the commands, and the demo's own really runs on the demo's host."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from jobrunner.lab import demo
 from jobrunner.lab.examples import example, examples_folder
 from jobrunner.lab.story import settings_of
+from tests.support.quick import run_within
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the demo's host needs Linux")
 QUICK = ["--set", "args=[--lr, 5e-2, --epochs, 3, --pace, 0]"]
@@ -22,14 +22,7 @@ QUICK = ["--set", "args=[--lr, 5e-2, --epochs, 3, --pace, 0]"]
 
 def jobrunner(host: demo.DemoHost, *words: str, code: int = 0) -> dict[str, Any]:
     """One command with --json: its `data`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "jobrunner", *words, "--json"],
-        env={**os.environ, **settings_of(host)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = run_within((*words, "--json"), {**os.environ, **settings_of(host)}, Path.cwd())
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["v"] == 1

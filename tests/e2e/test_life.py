@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import Client, Lab, end, gone
+from tests.support.quick import QuickClient
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
@@ -18,7 +19,7 @@ SLEEP = "device: npu\ncommand: [sleep, '60']\ngrace: 2s\n"
 
 
 @pytest.mark.parametrize("launcher", ["nohup", pytest.param("tmux", marks=pytest.mark.needs_tmux)])
-def test_a_script_with_a_card_runs_and_tells(client: Client, launcher: str) -> None:
+def test_a_script_with_a_card_runs_and_tells(program: Client, launcher: str) -> None:
     script = (
         "import os, sys\n"
         "print('cards', os.environ['JOBRUNNER_CARDS'], os.environ['ASCEND_RT_VISIBLE_DEVICES'])\n"
@@ -27,23 +28,23 @@ def test_a_script_with_a_card_runs_and_tells(client: Client, launcher: str) -> N
         "print('to stderr', file=sys.stderr)\n"
     )
     text = f"script: train.py\nargs: [--lr, 5e-5, 'a b', \"it's $(id)\"]\ndevice: npu\ncards: 2\nlauncher: {launcher}\n"
-    id_ = client.submit(text, train__py=script)
-    done = client.json("wait", id_)
+    id_ = program.submit(text, train__py=script)
+    done = program.json("wait", id_)
     row = done["jobs"][0]
     assert row["state"] == "COMPLETED" and row["exit_code"] == 0 and len(row["cards"]) == 2 and row["device"] == "npu"
     cards = ",".join(map(str, row["cards"]))
-    log = client.log(id_).replace(b"\r\n", b"\n").decode()
+    log = program.log(id_).replace(b"\r\n", b"\n").decode()
     assert f"cards {cards} {cards}\n" in log
     assert "['--lr', '5e-5', 'a b', \"it's $(id)\"]\n" in log and "to stderr\n" in log
-    assert [row["id"] for row in client.json("ls", "--all")["jobs"]] == [id_]
+    assert [row["id"] for row in program.json("ls", "--all")["jobs"]] == [id_]
 
 
-def test_values_arrive_byte_for_byte(client: Client) -> None:
+def test_values_arrive_byte_for_byte(program: Client) -> None:
     value = "q'\"$(touch /tmp/x)`id`\n!\\ é中文🙂 %s # & \t end "
     text = f"device: cpu\nscript: show.py\nenv: {{V: {json.dumps(value)}}}\nargs: [{json.dumps(value)}]\n"
-    id_ = client.submit(text, show__py="import json, os, sys\nprint(json.dumps([os.environ['V'], sys.argv[1]]))\n")
-    client.run("wait", id_)
-    assert json.loads(client.log(id_)) == [value, value]
+    id_ = program.submit(text, show__py="import json, os, sys\nprint(json.dumps([os.environ['V'], sys.argv[1]]))\n")
+    program.run("wait", id_)
+    assert json.loads(program.log(id_)) == [value, value]
 
 
 def test_exit_codes_and_signals_are_told_apart(client: Client) -> None:
@@ -211,7 +212,7 @@ def test_the_ledger_comes_back_from_the_host(client: Client, lab: Lab, tmp_path:
     ids = [client.submit(HELLO, name) for name in ("one", "two")]
     client.run("wait", *ids)
     before = {row["id"]: row for row in client.json("ls", "--all")["jobs"]}
-    other = Client(tmp_path / "other", lab)
+    other = QuickClient(tmp_path / "other", lab)
     adopted = other.json("adopt", "lab")
     assert set(ids) <= set(adopted["added"])
     after = {row["id"]: row for row in other.json("ls", "--all")["jobs"]}
