@@ -54,7 +54,7 @@ JOBS ?= 4
 faults: dev
 	.venv/bin/python -m tests.faults $(N) $(SEED) --jobs $(JOBS)
 	@[ $(N) -lt 100 ] || FULL=1 .venv/bin/python -m pytest -q -rP -n 2 tests/unit/test_truth_ledger.py tests/faults/test_long_loss.py \
-	    tests/ssh/test_dead_links.py tests/agent/test_share_users.py tests/faults/test_sweep_kills.py
+	    tests/ssh/test_dead_links.py tests/agent/test_share_users.py tests/faults/test_sweep_kills.py tests/e2e/test_sweeps.py
 
 check: dev
 	.venv/bin/python -m ruff check .
