@@ -438,12 +438,9 @@ def agent_error(message: dict[str, Any], alias: str) -> AgentError:
 def link_lost(alias: str, transport: Any) -> LinkLostError:
     """The error for a connection that ended, with the reason as far as it shows."""
     farewell = getattr(transport, "farewell", "")
+    why = f"the server ended it: {farewell}" if farewell else "it was cut"
     if getattr(transport, "fell_silent", False):
         why = "nothing was heard from it any more"
-    elif farewell:
-        why = f"the server ended it: {farewell}"
-    else:
-        why = "it was cut"
     return LinkLostError(
         f"the link to {alias} was lost: {why}",
         host=alias,
