@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class Stream:
 
     def frame(self) -> tuple[bytes, bytes]:
         return self.coming.popleft()
+
+    def pieces(self) -> Iterator[memoryview]:
+        while (frame := self.frame())[0] != b"E":
+            if frame[0] == b"B":
+                yield memoryview(frame[1])
 
     def message(self, payload: bytes) -> dict[str, Any]:
         return json.loads(payload)
