@@ -73,12 +73,19 @@ def test_a_card_is_read_again_after_a_colleague_had_it(host: SharedHost) -> None
     assert up(ann, "aannjob01") == [0, 1]
     bob.submit("abobjob01", HOLD, device="npu", cards=1)
     until(lambda: any(load(path)["report"] for path in host.hosts[1].home.glob("cards-npu.json")), what="bob's reading")
+    until(lambda: all_asleep(bob.agents("jr-dispatch")), what="the end of who read, and that bob knows the answer")
     # ann's job ends, but something of it that bob cannot see into stays on card 0.
     left = {"pid": 1, "name": "python", "memory_mb": 9000}
     host.cards(cards={0: {"processes": [left]}})
     go(ann, "aannjob01")
     assert up(bob, "abobjob01") == [1]
     go(bob, "abobjob01")
+
+
+def all_asleep(pids: list[int]) -> bool:
+    """One process, and nothing for it to do just now."""
+    stat = Path(f"/proc/{pids[0]}/stat").read_bytes() if len(pids) == 1 else b""
+    return stat.rpartition(b")")[2].split()[:1] == [b"S"]
 
 
 class Watch(threading.Thread):
