@@ -124,10 +124,11 @@ def in_turn_all(layout, count):
     """As `in_turn` for so many jobs that are queued together, one after the other."""
     path = os.path.join(layout.home, b"queue.last")
     now = time.time()
+    first = round(now * 1e6)  # whole microseconds: sums of small fractions would make two of them one
     last = files.read_json(path)
-    if isinstance(last, float) and now <= last < now + 86400:
-        now = last + 1e-6
-    times = [now + place * 1e-6 for place in range(count)]
+    if isinstance(last, float) and now - 1e-6 <= last < now + 86400:
+        first = max(first, round(last * 1e6) + 1)
+    times = [(first + place) / 1e6 for place in range(count)]
     try:
         files.write_json(path, times[-1], sync=False)
     except OSError:
