@@ -49,7 +49,7 @@ def _keep(session, path, digest, size):
             return {"kept": False}  # whoever had the lock has just given it its name
         os.utime(path)  # cleaning leaves it alone for another day
         part = Parted(handle, size)
-        session.send_json({"lack": [list(gap) for gap in part.missing()]})
+        session.send_json({"have": [list(gap) for gap in part.missing()]})
         if _follow(session, part) != digest:
             os.unlink(path)
             raise AgentError(

@@ -53,9 +53,9 @@ class Uploads:
         try:
             with link.stream("parts", SILENCE_S, at_once=True, keep=True, **asked) as keeper:
                 first = keeper.read_json()
-                if "lack" not in first:
+                if "have" not in first:
                     return False  # another submit is sending the same
-                return self._spread(link, keeper, first["lack"], path, asked)
+                return self._spread(link, keeper, first["have"], path, asked)
         except ConnectError as error:
             if error.code != "sessions_full":
                 raise

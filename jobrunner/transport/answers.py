@@ -71,7 +71,7 @@ PARTS: dict[str, Shape] = {
     "stage": {"need?": [int], "exists?": {"*": Maybe(_VIEW)}},
     "collect": {"files?": [dict], "skipped?": [dict], "sha256?": str},
     "ranges": {"sha256?": str, "range?": bool},
-    "parts": {"lack?": [[int]]},
+    "parts": {"have?": [[int]]},
 }
 _HOST = {"instance": str, "hostname?": str, "machine_id?": str, "boot_id?": str, "now?": str, "agent?": str}
 

@@ -130,10 +130,6 @@ class Session:
         """Send one J frame."""
         self._send(wire.pack_json(message))
 
-    def add_json(self, message: dict[str, Any]) -> None:
-        """Send one J frame together with what is sent or waited for next."""
-        self._gather(wire.pack_json(message))
-
     def _gather(self, frame: bytes) -> None:
         """Send frames of a stream together: a packet each would cost more than what is in it."""
         self._kept += frame
