@@ -141,10 +141,6 @@ class Session:
         for start in range(0, len(data), PIECE):
             self._gather(wire.pack(b"B", bytes(data[start : start + PIECE])))
 
-    def send_block(self, data: bytes) -> None:
-        """Send a piece of a byte stream at once, as one B frame."""
-        self._send(wire.head(b"B", len(data)) + data)
-
     def send_end(self) -> None:
         """Send the end of a byte stream."""
         self._gather(wire.pack(b"E", b""))
@@ -153,13 +149,12 @@ class Session:
         """Send all of it, after what was gathered. Waits while the agent takes nothing, as long as the link lives."""
         data, at = bytes(self._kept) + data if self._kept else data, 0
         self._kept.clear()
-        most = getattr(self._channel, "most", PACKET)
         began, self._asked = time.monotonic(), True
         with self._told("sending"):
             while at < len(data):
                 self._channel.settimeout(SLICE_S)
                 try:
-                    sent = self._channel.send(data[at : at + most])
+                    sent = self._channel.send(data[at : at + PACKET])
                 except TimeoutError:
                     self._drain_stderr()
                     continue
