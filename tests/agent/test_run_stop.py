@@ -93,7 +93,8 @@ def test_shorter_grace_of_a_second_wish_counts(runs: Runs) -> None:
     runs.logged("ashorter1", "up")
     answer = runs.channel.ask("stop", ids=["ashorter1"], wait_s=0.3)
     assert answer["jobs"]["ashorter1"]["state"] == "RUNNING" and answer["left"]["ashorter1"]
-    assert all(isinstance(entry["pid"], int) and entry["command"] for entry in answer["left"]["ashorter1"])
+    left = answer["left"]["ashorter1"]  # the shell, and a `sleep` that may have ended when it is asked for its command
+    assert all(isinstance(entry["pid"], int) for entry in left) and any(entry["command"] for entry in left)
     answer = runs.channel.ask("stop", ids=["ashorter1"], grace_s=0, wait_s=10)
     assert answer["jobs"]["ashorter1"]["state"] == "CANCELLED"
 
