@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ PAGES = [REPOSITORY / name for name in ("README.md", "ARCHITECTURE.md", "CHANGEL
 PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
 
 
+@functools.cache
 def program() -> Any:
     """The command line as click knows it."""
     import typer
@@ -26,6 +28,7 @@ def program() -> Any:
     return typer.main.get_command(app)
 
 
+@functools.cache  # to make them takes longer than all that is asked of them
 def all_commands() -> dict[str, Any]:
     """Every command by its full name: `submit`, `hosts add`."""
     found: dict[str, Any] = {}
