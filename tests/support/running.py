@@ -71,8 +71,9 @@ class Runs:
         return [json.loads(line) for line in (self.host.job(job_id) / "events.jsonl").read_text().splitlines()]
 
     def dispatcher(self) -> int:
-        """The pid of the dispatcher, or 0."""
-        return next(iter(self.agents("jr-dispatch")), 0)
+        """The pid of the dispatcher, or 0. Its children, which read the cards or get a start ready, have its name too."""
+        found = self.agents("jr-dispatch")
+        return next((pid for pid in found if parent(pid) not in found and not gone(pid)), 0)
 
     def agents(self, *names: str) -> list[int]:
         """Pids of this host's own processes with one of these names: jr-dispatch, jr-supervise, jr-setup."""
@@ -99,6 +100,14 @@ def living(mark: str) -> list[int]:
 def of_job(job_id: str) -> list[int]:
     """Pids of the live processes that carry a job's id."""
     return living(f"JOBRUNNER_JOB_ID={job_id}")
+
+
+def parent(pid: int) -> int:
+    """The pid of a process's parent; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def gone(pid: int) -> bool:
