@@ -14,7 +14,7 @@ from tests.faults.host import NAMESPACES
 from tests.faults.play import Play, Story
 from tests.faults.scenario import draw
 
-AT_A_TIME = 3
+AT_A_TIME = 2
 
 
 @pytest.fixture(scope="session")
