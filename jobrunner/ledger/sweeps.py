@@ -223,6 +223,17 @@ class Sweeps:
             names = ", ".join(f"{name} = ?" for name in values)
             db.execute(f"UPDATE trials SET {names} WHERE sweep = ? AND point = ?", (*values.values(), sweep, point))
 
+    def unread(self, sweeps: Iterable[str]) -> builtins.list[str]:
+        """Jobs of these sweeps that have ended and whose numbers are not known to be here wholly; without those on
+        hosts that did not answer last time."""
+        wanted = set(sweeps)
+        sql = (
+            "SELECT j.id, j.sweep FROM metric_offsets o JOIN jobs j ON j.id = o.job JOIN hosts h ON h.alias = j.host"
+            " WHERE o.done = 0 AND j.final = 1 AND j.sweep IS NOT NULL AND h.error IS NULL"
+        )
+        with self._store.read() as connection:
+            return [str(row[0]) for row in connection.execute(sql) if row[1] in wanted]
+
     def trials(self, sweep: str) -> builtins.list[Trial]:
         """A sweep's trials by number."""
         return self._trials("sweep = ? ORDER BY number", (sweep,))
@@ -238,11 +249,6 @@ class Sweeps:
                 if status in ("stopped", "paused") and state not in ("COMPLETED", *_LIVE):
                     known[status] += count
         return {id_: Tally(**known) for id_, known in found.items()}
-
-    def trial_of(self, job: str) -> Trial | None:
-        """The trial that a job runs; None if it runs none (any more)."""
-        found = self._trials("job = ?", (job,))
-        return found[0] if found else None
 
     def _rows(self, condition: str, values: Sequence[Any]) -> builtins.list[SweepRow]:
         names = [item.name for item in fields(SweepRow)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobrunner.core.errors import HostError, NotFoundError, UsageError
 from jobrunner.core.jobs import JobRow
+from jobrunner.core.states import JobState
 from jobrunner.service.submitresult import Result
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from jobrunner.service.session import Session
 
 Direction = Literal["min", "max"]
+_FINAL = frozenset(state.value for state in JobState if state.final)
 _FAR = 1 << 62  # no journal is that long
 _PAGES = 1000  # a host that always says "ask again" is not asked for ever
 
@@ -50,16 +52,19 @@ def offsets(items: Sequence[OpenJournal]) -> dict[str, int]:
 def take_over(session: Session, alias: str, answer: Mapping[str, Any], items: Sequence[OpenJournal]) -> None:
     """Put the numbers of a host's answer into the ledger, and ask for the rest of long ones.
 
-    To be done before the answer's views are taken over: a job whose end is known has told all it had to. Where the
-    rest does not come, the next visit asks for it.
+    To be done before the answer's views are taken over: a job whose end is known has told all it had to. A host that
+    was too busy to read on to a job's end is asked once more. Where the rest does not come, the next visit asks for it.
     """
     ours = {item.job: item for item in items if item.instance in (None, answer["host"]["instance"])}
+    ended = {id_ for id_, view in answer.get("jobs", {}).items() if view and view.get("state") in _FINAL}
     for _ in range(_PAGES):
         told = answer.get("metrics") or {}
         more = {}
         for id_, item in ours.items():
-            if id_ in told and _store(session, item, told[id_]):
+            part = told.get(id_)
+            if id_ in told and (_store(session, item, part) or (part and id_ in ended and not part.get("end"))):
                 more[id_] = int(told[id_]["next"])
+        ended = set()
         if not more:
             return
         try:

@@ -70,7 +70,6 @@ PARTS: dict[str, Shape] = {
     "stage": {"need?": [int], "exists?": {"*": Maybe(_VIEW)}},
     "collect": {"files?": [dict], "skipped?": [dict], "sha256?": str},
     "ranges": {"sha256?": str, "range?": bool},
-    "parts": {"have?": [[int]], "busy?": bool, "kept?": bool},
 }
 _HOST = {"instance": str, "hostname?": str, "machine_id?": str, "boot_id?": str, "now?": str, "agent?": str}
 

@@ -106,11 +106,19 @@ class AgentImage:
         return len(self.data)
 
 
-def _sources() -> list[tuple[str, Path]]:
-    """The agent's files: name in the zipapp and place here, in a fixed order."""
-    base = Path(jobrunner.agent.__file__).parent
-    files = [path for path in base.rglob("*") if path.suffix in (".py", ".json") and "__pycache__" not in path.parts]
-    return sorted((f"jobrunner/agent/{path.relative_to(base).as_posix()}", path) for path in files)
+def _sources() -> list[tuple[str, os.DirEntry[str]]]:
+    """The agent's files: name in the zipapp and place here, in a fixed order. Every submit lists them."""
+    found: list[tuple[str, os.DirEntry[str]]] = []
+    ahead = [("jobrunner/agent", os.path.dirname(str(jobrunner.agent.__file__)))]
+    while ahead:
+        name, folder = ahead.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((".py", ".json")):
+                    found.append((f"{name}/{entry.name}", entry))
+                elif entry.name != "__pycache__" and entry.is_dir():
+                    ahead.append((f"{name}/{entry.name}", entry.path))
+    return sorted(found, key=lambda item: item[0])
 
 
 def build_image() -> AgentImage:
@@ -121,7 +129,7 @@ def build_image() -> AgentImage:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         texts = [("__main__.py", _MAIN.encode()), ("jobrunner/__init__.py", b"")]
-        texts += [(name, path.read_bytes().replace(b"\r\n", b"\n")) for name, path in _sources()]
+        texts += [(name, Path(entry.path).read_bytes().replace(b"\r\n", b"\n")) for name, entry in _sources()]
         for name, text in texts:
             entry = zipfile.ZipInfo(name, _TIME)
             entry.create_system = 3
@@ -135,7 +143,7 @@ def agent_image(cache: Path | None = None) -> AgentImage:
     """The packed agent, from `cache` where nothing has changed since it was packed, else anew (and kept there)."""
     if cache is None:
         return build_image()
-    stats = [(name, status.st_size, status.st_mtime_ns) for name, path in _sources() for status in [path.stat()]]
+    stats = [(name, status.st_size, status.st_mtime_ns) for name, entry in _sources() for status in [entry.stat()]]
     key = hashlib.sha256(json.dumps(stats).encode()).hexdigest()
     file = cache / "agent.pyz"
     try:

@@ -26,7 +26,7 @@ PACKET = 32768
 READ = 256 * 1024
 MUCH = 64 * 1024  # bytes of one answer that count as a sign of life
 SIGNS = 10  # signs of life that may come at once; further ones at most once a second
-_BYTES = ("collect", "tail", "ranges", "parts")  # exchanges whose answers are contents, not work
+_BYTES = ("collect", "tail", "ranges")  # exchanges whose answers are contents, not work
 
 
 class Session:

@@ -141,10 +141,10 @@ def test_words_arrive_as_they_are(tmp_path: Path, shell: str) -> None:
 def test_the_package_is_the_same_wherever_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = build_image()
     assert build_image() == image
-    for name, path in bootstrap._sources():  # the same sources with other line ends, times and modes
+    for name, entry in bootstrap._sources():  # the same sources with other line ends, times and modes
         copy = tmp_path / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+        copy.write_bytes(Path(entry.path).read_bytes().replace(b"\n", b"\r\n"))
         copy.chmod(0o600)
         os.utime(copy, (1, 1))
     monkeypatch.setattr("jobrunner.agent.__file__", str(tmp_path / "jobrunner" / "agent" / "__init__.py"))

@@ -66,6 +66,25 @@ def test_long_journals_come_in_pages_and_a_cut_goes_on_next_time(session: Any) -
     assert [item.job for item in session.ledger.metrics.open_by_host()["npu-a"]] == [TWO]
 
 
+@pytest.mark.parametrize("end", [True, False])
+def test_a_host_that_did_not_get_to_the_end_of_a_job_is_asked_once_more(session: Any, end: bool) -> None:
+    asked: list[dict[str, int]] = []
+
+    def request(op: str, **more: Any) -> dict[str, Any]:
+        asked.append(more["metrics"])
+        return {"metrics": {ONE: {"start": 10, "next": 20, "items": items(2), "more": False, "end": end}}}
+
+    session.link = lambda alias: SimpleNamespace(request=request)
+    told = {ONE: {"start": 0, "next": 10, "items": items(1), "more": False, "end": False}}
+    told[TWO] = {"start": 0, "next": 0, "items": [], "more": False, "end": False}
+    views = {ONE: {"state": "COMPLETED"}, TWO: {"state": "RUNNING"}}
+    answer = {"host": {"instance": "m1"}, "jobs": views, "metrics": told}
+    metrics.take_over(session, "npu-a", answer, session.ledger.metrics.open_by_host()["npu-a"])
+    assert asked == [{ONE: 10}] and values(session) == [1, 2]
+    still = [item.job for item in session.ledger.metrics.open_by_host()["npu-a"]]
+    assert still == ([TWO] if end else [ONE, TWO]), "the next visit asks for what is missing still"
+
+
 def test_whatever_a_host_says_is_no_harm(session: Any) -> None:
     odd = [
         {},

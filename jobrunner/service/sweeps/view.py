@@ -134,15 +134,19 @@ def settle(session: Session, sweep_id: str) -> SweepRow:
 
 
 def visit(session: Session, sweeps: Sequence[SweepRow]) -> Reconciled:
-    """What any look at sweeps does on the way: ask the hosts, let waiting trials go to idle hosts, end what has to."""
+    """What any look at sweeps does on the way: ask the hosts, let waiting trials go to idle hosts, end what has to.
+
+    Trials that have ended are asked about, too, as long as their hosts may have numbers of them that are not here.
+    """
     from jobrunner.service import moving
     from jobrunner.service.sweeps.failing import enforce_on_error
 
     live = [row for sweep in sweeps if sweep.state != "done" for row in _live(session, sweep.id)]
-    if not live:
+    unread = session.ledger.sweeps.unread(sweep.id for sweep in sweeps)
+    if not live and not unread:
         return Reconciled()
     waits = any(row.state is JobState.QUEUED for row in live)
-    found = reconcile(session, only=[row.id for row in live], cards=waits)
+    found = reconcile(session, only=[*(row.id for row in live), *unread], cards=waits)
     enforce_on_error(session)
     if waits:
         moving.rebalance(session, found)
