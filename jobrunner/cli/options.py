@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,18 +33,23 @@ def complete_hosts(incomplete: str) -> list[str]:
         return []
 
 
-def complete_sweeps(incomplete: str) -> list[str]:
-    """Ids and names of sweeps that begin so, from the ledger alone."""
+def complete_rows(incomplete: str, rows: Callable[[Any], Iterable[Any]]) -> list[str]:
+    """Ids and names of rows of the ledger that begin so; no host is asked."""
     try:
         from jobrunner.service.session import open_session
 
         with open_session() as session:
             if not (session.home / "ledger.db").exists():
                 return []
-            words = [word for row in session.ledger.sweeps.list() for word in (row.id, row.name)]
+            words = [word for row in rows(session.ledger) for word in (row.id, row.name)]
             return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
-    except Exception:  # a shell that completes a word must not show a traceback
+    except Exception:  # see complete_jobs
         return []
+
+
+def complete_sweeps(incomplete: str) -> list[str]:
+    """Ids and names of sweeps that begin so."""
+    return complete_rows(incomplete, lambda ledger: ledger.sweeps.list())
 
 
 _ID_HELP = "A job's id, a unique beginning of it, or a name (its newest job)."

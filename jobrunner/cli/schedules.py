@@ -11,7 +11,7 @@ import typer
 
 from jobrunner.cli import output
 from jobrunner.cli.command import command
-from jobrunner.cli.options import TargetOption
+from jobrunner.cli.options import TargetOption, complete_rows
 from jobrunner.cli.output import Output
 from jobrunner.cli.scheduleviews import history_table, next_lines, schedule_table
 from jobrunner.cli.views import job_table
@@ -24,17 +24,8 @@ if TYPE_CHECKING:
 
 
 def complete_schedules(incomplete: str) -> list[str]:
-    """Ids and names of schedules that begin so, from the ledger alone."""
-    try:
-        from jobrunner.service.session import open_session
-
-        with open_session() as session:
-            if not (session.home / "ledger.db").exists():
-                return []
-            words = [word for row in session.ledger.schedules.list() for word in (row.id, row.name)]
-            return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
-    except Exception:  # a shell that completes a word must not show a traceback
-        return []
+    """Ids and names of schedules that begin so."""
+    return complete_rows(incomplete, lambda ledger: ledger.schedules.list())
 
 
 _ID_HELP = "A schedule's id, a unique beginning of it, or its spec's name (the newest of that name)."

@@ -97,12 +97,7 @@ def _dial_error(target: HostTarget, error: OSError) -> ConnectError:
             remedy="Check the port, and whether the SSH server of that machine runs.",
         )
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return ConnectError(
-            f"{place} did not answer within {target.connect_limit:.0f} s",
-            host=target.alias,
-            code="timeout",
-            remedy="The machine may be off, or a VPN or firewall in the way.",
-        )
+        return no_answer(target, place)
     return ConnectError(
         f"{place} cannot be reached: {error.strerror or error}",
         host=target.alias,
@@ -207,3 +202,13 @@ class ProxyProcess:
                 self.process.kill()
                 self.process.wait()
         self._listener.join(1.0)
+
+
+def no_answer(target: HostTarget, place: str) -> ConnectError:
+    """The error for an address that says nothing at all."""
+    return ConnectError(
+        f"{place} did not answer within {target.connect_limit:.0f} s",
+        host=target.alias,
+        code="timeout",
+        remedy="The machine may be off, or a VPN or firewall in the way.",
+    )

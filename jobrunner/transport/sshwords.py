@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jobrunner.core.errors import AuthError, ConnectError, HostError, HostKeyError, LinkLostError
+from jobrunner.transport.dial import no_answer
 from jobrunner.transport.hostkeys import HostKey, KnownHosts, Verdict, refusal
 from jobrunner.transport.settings import HostTarget
 
@@ -196,7 +197,7 @@ def _not_ssh(target: HostTarget, heard: Heard) -> ConnectError:
 def silent(target: HostTarget, heard: Heard, seconds: float) -> ConnectError:
     """The error for an `ssh` that did not get on within its time."""
     if heard.stage == "connect":
-        return _timeout(target)
+        return no_answer(target, _place(target))
     if heard.stage == "login":
         return ConnectError(
             f"{_who(target)} did not answer a login within {seconds:.0f} s",
@@ -209,15 +210,6 @@ def silent(target: HostTarget, heard: Heard, seconds: float) -> ConnectError:
         host=target.alias,
         code="silent",
         remedy="It may be overloaded, or something else than an SSH server listens there.",
-    )
-
-
-def _timeout(target: HostTarget) -> ConnectError:
-    return ConnectError(
-        f"{_place(target)} did not answer within {target.connect_limit:.0f} s",
-        host=target.alias,
-        code="timeout",
-        remedy="The machine may be off, or a VPN or firewall in the way.",
     )
 
 

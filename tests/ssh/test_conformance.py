@@ -17,7 +17,8 @@ from jobrunner.lab.sshd import LoopbackHost, write_key_pair
 from jobrunner.transport import sockets
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, TransportSettings
-from tests.support.hosts import ServerOf, end_shared, loopback, test_agent
+from tests.support.hosts import ServerOf, end_shared, link_threads, loopback, open_sockets, test_agent
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
 LIMITS = {"connect_s": 1.0, "retry_s": 1.0}
@@ -53,11 +54,15 @@ def of_host(host: LoopbackHost, **other: str) -> str:
 
 
 def failure(target: HostTarget) -> tuple[JobrunnerError, float]:
-    began = time.monotonic()
+    """The error of a request, and how long it took; no thread and no socket is left of it."""
+    before, began = open_sockets(), time.monotonic()
     with HostLink(target, image=test_agent()) as link, pytest.raises(JobrunnerError) as caught:
         link.request("echo")
+    took = time.monotonic() - began
     assert caught.value.remedy
-    return caught.value, time.monotonic() - began
+    eventually(lambda: not link_threads(), 3, "the end of the transport's thread")
+    eventually(lambda: open_sockets() <= before, 3, "the end of its sockets")
+    return caught.value, took
 
 
 def nothing(sock: socket.socket) -> None:
@@ -85,7 +90,7 @@ def test_what_is_no_ssh_server(at: Any, serve: Any, code: str) -> None:
         assert "HTTP/1.1 400 Bad Request" in error.message
 
 
-@pytest.mark.parametrize("greeting", [b"", b"Exceeded MaxStartups\r\n"])
+@pytest.mark.parametrize("greeting", [b"", b"Exceeded MaxStartups\r\n", b"Not allowed at this time\r\n"])
 def test_a_busy_server_is_tried_again_for_a_while(at: Any, greeting: bytes) -> None:
     def turn_away(sock: socket.socket) -> None:
         sock.sendall(greeting)

@@ -1,4 +1,4 @@
-"""Connections that cannot be made: each failure has its own name, and none leaves a thread or socket behind."""
+"""Fabric's connections that cannot be made: what is its own business; what both ways share is in test_conformance."""
 
 from __future__ import annotations
 
@@ -41,85 +41,12 @@ def failure(target: HostTarget) -> tuple[JobrunnerError, float]:
     return caught.value, took
 
 
-def test_a_port_where_nothing_listens(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    error, took = failure(at_port(port, tmp_path))
-    assert (type(error), error.code) == (ConnectError, "refused")
-    assert str(port) in error.message
-    assert took < 1
-
-
-def test_a_port_that_says_nothing(tmp_path: Path) -> None:
-    with ServerOf(lambda sock: None) as server:
-        error, took = failure(at_port(server.port, tmp_path))
-    assert (type(error), error.code) == (ConnectError, "silent")
-    assert 0.8 < took < 3
-    assert server.accepted == 1, "a silent address is not tried again"
-
-
-def test_a_server_that_stops_in_the_middle_of_the_handshake(tmp_path: Path) -> None:
-    def greet(sock: socket.socket) -> None:
-        sock.sendall(b"SSH-2.0-Slow\r\n")
-
-    with ServerOf(greet) as server:
-        error, took = failure(at_port(server.port, tmp_path))
-    assert error.code == "silent"
-    assert took < 4
-
-
-def test_a_web_server(tmp_path: Path) -> None:
-    def serve(sock: socket.socket) -> None:
-        sock.recv(100)
-        sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html>no</html>\r\n")
-        sock.close()
-
-    with ServerOf(serve) as server:
-        error, _ = failure(at_port(server.port, tmp_path))
-    assert (type(error), error.code) == (ConnectError, "not_ssh")
-    assert "HTTP/1.1 400 Bad Request" in error.message
-
-
 def test_an_unknown_name(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("Host *\n", encoding="utf-8")
     error, _ = failure(HostTarget.of("no-such-host.invalid", ssh_config=file))
     assert (type(error), error.code) == (ConnectError, "dns")
     assert "no-such-host.invalid" in error.message
-
-
-def test_an_address_that_does_not_answer(tmp_path: Path) -> None:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(0)
-    place = listener.getsockname()
-    waiting = []
-    try:
-        for _ in range(4):  # once the queue is full, the kernel answers no further connection
-            sock = socket.socket()
-            sock.setblocking(False)
-            sock.connect_ex(place)
-            waiting.append(sock)
-        time.sleep(0.05)
-        error, took = failure(at_port(place[1], tmp_path, connect_s=0.7))
-    finally:
-        for sock in (listener, *waiting):
-            sock.close()
-    assert (type(error), error.code) == (ConnectError, "timeout")
-    assert took < 2
-
-
-@pytest.mark.parametrize("greeting", [b"", b"Exceeded MaxStartups\r\n", b"Not allowed at this time\r\n"])
-def test_a_busy_server_is_tried_again_for_a_while(tmp_path: Path, greeting: bytes) -> None:
-    def turn_away(sock: socket.socket) -> None:
-        sock.sendall(greeting)
-        sock.close()
-
-    with ServerOf(turn_away) as server:
-        error, took = failure(at_port(server.port, tmp_path, retry_s=1.5))
-        assert server.accepted > 1
-    assert (type(error), error.code) == (ConnectError, "throttled")
-    assert took < 3
 
 
 def test_a_server_that_is_busy_at_first_is_reached(tmp_path: Path, host: LoopbackHost) -> None:
