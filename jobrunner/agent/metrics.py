@@ -1,7 +1,7 @@
 """A job's numbers: collected from its log and files into a journal, by short-lived processes, and told to clients.
 
 Nothing of a job is trusted: expressions may never end, lines may have any length, files may be anything. A child with
-limits (`bounded`) reads; after three that broke them none is started again for that job.
+limits (`bounded`) reads; after three in a row that broke them none is started again for that job.
 """
 
 import base64
@@ -53,8 +53,12 @@ def refresh(layout, wanted, patience_s=PATIENCE_S):
     except OSError:
         return  # no further process may be started here now
     names = [word.decode("ascii") for word in told.words if JOB_ID.match(word.decode("ascii", "replace"))]
-    if not told.ok and names:
-        _strike(layout, names[-1], told.words[-1])
+    broken = names[-1:] if not told.ok else []
+    for job_id in names:
+        if job_id in broken:
+            _strike(layout, job_id, told.words[-1])
+        else:
+            _forgive(layout, job_id)
 
 
 def _tries_path(layout, job_id):
@@ -73,6 +77,14 @@ def _strike(layout, job_id, word):
         why = word[1:].decode("utf-8", "replace") if word.startswith(b"!") else "it was ended at its limits"
         text = "its metrics could not be collected and are left alone from now on: {}".format(why)
         jobs.journal(layout, job_id, "warning", text=text)
+
+
+def _forgive(layout, job_id):
+    """A pass came to its end: what broke off an earlier one was this host's load, perhaps."""
+    try:
+        os.unlink(_tries_path(layout, job_id))
+    except OSError:
+        pass
 
 
 def _due(layout, job_id, ended):

@@ -131,6 +131,19 @@ def test_a_reader_that_is_killed_three_times_is_not_started_again(host: AgentHos
     assert told(host, ended=True) == []
 
 
+def test_only_readers_that_are_killed_in_a_row_count(host: AgentHost, monkeypatch) -> None:
+    """A host under load breaks one off now and then."""
+    log, collect = begun(host, LOSS, b"") / "log", metrics.collect
+    for number in range(3):
+        monkeypatch.setattr(metrics, "collect", lambda *_: 1 / 0)
+        for _ in range(2):
+            grow(log, b"loss=%d\n" % number)
+            told(host)
+        monkeypatch.setattr(metrics, "collect", collect)
+        assert len(told(host)) == 2 * (number + 1)
+    assert not jobs.warnings(host.layout, ID)
+
+
 def test_a_pass_that_dies_between_its_files_tells_nothing_twice(host: AgentHost) -> None:
     log = begun(host, LOSS, b"loss=1\nloss=2\n") / "log"
     assert len(told(host)) == 2
