@@ -211,8 +211,11 @@ def test_what_fills_the_disk_can_be_cancelled(tiny: Path) -> None:
     """Neither the wish nor the records of the end need room then: it was taken at the start."""
     with agent_host(tiny) as host:
         runs = Runs(host)
-        runs.submit("afullstop", "head -c 9000000 /dev/zero > big; echo full > $PWD/x; sleep 600", grace_s=1)
+        # It waits until its start has been noted: a disk that is full before that ends it with `disk_full`.
+        wait = "while [ ! -e $JOBRUNNER_OUTPUT_DIR/go ]; do sleep 0.02; done"
+        runs.submit("afullstop", f"{wait}; head -c 9000000 /dev/zero > big; sleep 600", grace_s=1)
         runs.running("afullstop")
+        (host.job("afullstop") / "out" / "go").touch()
         until(lambda: evidence.is_full(os.fsencode(tiny)), what="the disk is full")
         view = runs.channel.ask("stop", ids=["afullstop"], wait_s=10)["jobs"]["afullstop"]
         assert (view["state"], of_job("afullstop")) == ("CANCELLED", [])
