@@ -309,10 +309,17 @@ class Supervisor:
             self.started["phase"] = self.told["phase"]
             if self.told["phase"] == "command":
                 self.started["command_at"] = time.time()
-            try:
-                self.save_start(sync=False)
-            except OSError:
-                pass  # a full disk: the phase is shown late, nothing else
+            self.show_phase()
+
+    unshown = False
+
+    def show_phase(self):
+        """Tell others of the phase. On a full disk it is shown once there is room, nothing else."""
+        try:
+            self.save_start(sync=False)
+            self.unshown = False
+        except OSError:
+            self.unshown = True
 
     def reap(self):
         """Collect ended children: the command, orphans that became ours, helpers."""
@@ -341,6 +348,8 @@ class Supervisor:
         if now - self._checked < self.check_s or self.status is not None:
             return
         if self._checked:
+            if self.unshown:
+                self.show_phase()
             self.note_oom_counts()
             self.take_notes()
             self.log_guard.look(now)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from jobrunner.agent import conclude, evidence
+from jobrunner.agent import conclude, evidence, supervisor
 from tests.support.agentproc import Tree, agent_host, until
 from tests.support.running import Runs, kill, of_job
 
@@ -221,6 +224,27 @@ def test_what_fills_the_disk_can_be_cancelled(tiny: Path) -> None:
         assert (view["state"], of_job("afullstop")) == ("CANCELLED", [])
         names = {path.name for path in host.job("afullstop").iterdir()}
         assert {"final.json", "cancel.json"} <= names and not any(name.endswith((".room", ".tmp")) for name in names)
+
+
+def test_a_phase_that_a_full_disk_hid_is_shown_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, shown = [False, False, True], []
+
+    def save(_: Any, sync: bool) -> None:
+        if not room.pop(0):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        shown.append(sync)
+
+    monkeypatch.setattr(supervisor.Supervisor, "save_start", save)
+    for name in ("note_oom_counts", "take_notes"):
+        monkeypatch.setattr(supervisor.Supervisor, name, lambda _: None)
+    one = supervisor.Supervisor.__new__(supervisor.Supervisor)
+    one.status, one.check_s, one._checked = None, 0.0, 1.0
+    one.log_guard = SimpleNamespace(look=lambda now: None)
+    one.show_phase()
+    for count in (0, 1, 1):
+        one.now_and_then()
+        assert len(shown) == count
+    assert not room
 
 
 def test_every_state_says_what_shows_it(runs: Runs) -> None:
