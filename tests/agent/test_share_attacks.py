@@ -293,14 +293,19 @@ def codes(runs: Any, job_id: str) -> list[str]:
     return [finding["code"] for finding in runs.channel.ask("why", id=job_id)["findings"]]
 
 
-def wipe(folder: Path) -> None:
-    """Remove a folder into which its owner may be writing just now."""
+def wipe(folder: Path, squatter: str = "") -> None:
+    """Remove a folder into which its owner may be writing just now; a link to `squatter` takes its place."""
 
-    def gone() -> bool:
+    def done() -> bool:
         shutil.rmtree(folder, ignore_errors=True)
-        return not folder.exists()
+        try:
+            if squatter:
+                folder.symlink_to(squatter)
+        except FileExistsError:
+            return False
+        return folder.is_symlink() or not folder.exists()
 
-    until(gone, what="the folder is gone")
+    until(done, what="the folder is gone")
 
 
 @pytest.mark.root
@@ -316,8 +321,7 @@ def test_a_wiped_or_squatted_tmp_stops_nobody(host: SharedHost) -> None:
     assert [card["lease"]["job"] for card in report["cards"]] == ["avictim01"] * 2, "it is shown again"
     runs.channel.ask("wish", ids=["avictim02"], kind="priority", value=1)
     until((one.shown / "ticket.json").exists, what="the ticket is shown again")
-    wipe(one.shown)
-    one.shown.symlink_to("/etc")
+    wipe(one.shown, squatter="/etc")
     go(runs, "avictim01")
     assert up(runs, "avictim02") == [0]
     go(runs, "avictim02")
