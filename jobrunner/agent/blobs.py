@@ -100,6 +100,8 @@ def receive(layout, session, digest, size):
         finally:
             os.close(handle)
         os.rename(aside, os.path.join(folder, digest.encode("ascii")))
+    except _Stored:
+        os.unlink(aside)
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = folder  # what is written to, for the message
@@ -108,6 +110,10 @@ def receive(layout, session, digest, size):
         except OSError:
             pass
         raise
+
+
+class _Stored(Exception):
+    """The content came over other channels (`parts`)."""
 
 
 def _fill(handle, session, digest, size):
@@ -122,6 +128,14 @@ def _fill(handle, session, digest, size):
         kind, payload = frame
         if kind == b"E":
             break
+        if kind == b"J" and left == size:
+            from .rpc import parse
+
+            message = parse(payload)
+            if message.get("tick"):
+                continue
+            if message.get("stored"):
+                raise _Stored
         if kind != b"B":
             raise AgentError("aborted", "the client broke the upload off", "Submit again: what arrived is kept.")
         left -= len(payload)

@@ -32,6 +32,7 @@ OPERATIONS = {
     "rollback": "promote.run_rollback",
     "collect": "collect.run",
     "ranges": "ranges.run",
+    "parts": "parts.run",
     "drain": "drain.run",
     "why": "why.run",
     "attach": "pane.run",
@@ -98,6 +99,14 @@ class Session:
     def pending(self):
         """True if input was read already that no frame was made of yet: `select` would not tell."""
         return bool(self._buffer) or self._pushed is not None
+
+    def gone(self):
+        """True if the client has closed its side; nothing is waited for."""
+        ready, _, _ = select.select([self.stdin], [], [], 0)
+        if ready and not self._buffer:
+            self._buffer = os.read(self.stdin, 1 << 16)
+            return not self._buffer
+        return False
 
     def read_frame(self):
         """The next `(kind, payload)`, or None when the client has closed its side."""

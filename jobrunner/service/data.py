@@ -147,7 +147,7 @@ class _Asking:
         return _Arriving(self._stream, self._moved)
 
     def _ask(self, index: int, offset: int) -> None:
-        self._stream.send_json({"get": index, "offset": offset})
+        self._stream.add_json({"get": index, "offset": offset})
         self._asked.append((index, offset))
 
 

@@ -35,7 +35,7 @@ __all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "h
 PIECE = 1024 * 1024
 SYNC_FROM = 1024 * 1024
 LOCK_NAME = ".jobrunner-pull.lock"
-AHEAD_FILES, AHEAD_BYTES = 64, 4 * 1024 * 1024
+AHEAD_FILES, AHEAD_BYTES = 128, 4 * 1024 * 1024
 """So much is asked for before it is wanted, so that small files do not cost a round trip each."""
 
 
@@ -167,7 +167,10 @@ class _Foretold:
         if self._ahead is None:
             return
         self._told = max(self._told, self._now)
-        while self._told < len(self._items) and self._fits() and not os.path.lexists(self._items[self._told].part):
+        few = self._told - self._now <= AHEAD_FILES // 2  # many are told at once, so that they go in one packet
+        while (
+            few and self._told < len(self._items) and self._fits() and not os.path.lexists(self._items[self._told].part)
+        ):
             self._ahead(self._items[self._told].index)
             self._told += 1
         self._now += 1

@@ -42,9 +42,6 @@ TOGETHER = 200
 FEW = 4
 """More jobs than these travel packed: they are much alike."""
 
-BULK_BYTES = 32 * 1024 * 1024
-"""From so many bytes on a tree travels over a connection of its own."""
-
 
 @dataclass(frozen=True)
 class Sent:
@@ -194,11 +191,10 @@ def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
     link = session.link(alias)
     packed = _packed(tree.manifest) if tree is not None else None
     many = {"jobs_z": _packed(list(jobs))} if len(jobs) > FEW else {"jobs": list(jobs)}
-    carrier = link.bulk() if tree is not None and tree.size >= BULK_BYTES else link
-    with carrier.stream("stage", manifest_z=packed, **many) as stream:
+    with link.stream("stage", manifest_z=packed, **many) as stream:
         answer, files, size = stream.read_json(), 0, 0
         if "ok" not in answer:
-            files, size = _send_blobs(session, alias, stream, tree, _needed(alias, tree, answer.get("need")))
+            files, size = _send_blobs(session, link, stream, tree, _needed(alias, tree, answer.get("need")))
             answer = stream.read_json()
         host = stream.host
     _take_over(session, alias, link, host, answer["data"], [job["request"]["id"] for job in jobs])
@@ -222,24 +218,36 @@ def _needed(alias: str, tree: Tree | None, need: list[int] | None) -> list[int]:
     return need
 
 
-def _send_blobs(session: Session, alias: str, stream: Stream, tree: Tree | None, need: list[int]) -> tuple[int, int]:
+def _send_blobs(
+    session: Session, link: HostLink, stream: Stream, tree: Tree | None, need: list[int]
+) -> tuple[int, int]:
     if tree is None or not need:
         return 0, 0
+    from jobrunner.service.uplanes import Uploads
     from jobrunner.upload import iter_blobs
 
     total = sum(tree.contents[index][2] for index in need)
-    task = session.progress.start(f"sending to {alias}", total)
+    task = session.progress.start(f"sending to {link.alias}", total)
     size = 0
+
+    def advance(count: int) -> None:
+        session.progress.advance(task, count)
+
+    wide = Uploads(link.bulk, tree, lambda: stream.send_json({"tick": True}), advance)
     try:
-        for _, pieces in iter_blobs(tree, need):
-            for piece in pieces:
-                stream.send_bytes(piece)
-                size += len(piece)
-                session.progress.advance(task, len(piece))
+        for index in need:
+            if wide.send(index):
+                stream.send_json({"stored": True})
+                continue
+            for _, pieces in iter_blobs(tree, [index]):
+                for piece in pieces:
+                    stream.send_bytes(piece)
+                    size += len(piece)
+                    advance(len(piece))
             stream.send_end()
     finally:
         session.progress.finish(task)
-    return len(need), size
+    return len(need), size + wide.bytes
 
 
 def _take_over(

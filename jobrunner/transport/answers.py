@@ -56,6 +56,7 @@ SHAPES: dict[str, Shape] = {
     "resolve": _JOBS,
     "stop": {**_JOBS, "left?": {"*": [{"pid?": int}]}},
     "tail": {"attempt?": int, "offset?": int, "state?": str, "job?": _VIEW},
+    "parts": {"kept?": bool},
     "checkpoints": {"checkpoints": [_CHECKPOINT]},
     "attach": {"argv": [str]},
     "drain": {"drained": bool},
@@ -70,6 +71,7 @@ PARTS: dict[str, Shape] = {
     "stage": {"need?": [int], "exists?": {"*": Maybe(_VIEW)}},
     "collect": {"files?": [dict], "skipped?": [dict], "sha256?": str},
     "ranges": {"sha256?": str, "range?": bool},
+    "parts": {"lack?": [[int]]},
 }
 _HOST = {"instance": str, "hostname?": str, "machine_id?": str, "boot_id?": str, "now?": str, "agent?": str}
 

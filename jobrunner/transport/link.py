@@ -14,8 +14,9 @@ from jobrunner.transport.channel import ChannelRefused, Connection
 from jobrunner.transport.choice import MOST_SPARE, Way
 from jobrunner.transport.connect import mapped
 from jobrunner.transport.diagnosis import shown, start_file
+from jobrunner.transport.failures import link_lost
 from jobrunner.transport.openssh import Inherited
-from jobrunner.transport.session import Session, link_lost
+from jobrunner.transport.session import Session
 from jobrunner.transport.settings import HostTarget
 
 BULK_PLACES = 9  # sshd gives ten channels to a connection, if it is not told otherwise

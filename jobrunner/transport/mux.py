@@ -168,6 +168,8 @@ class MuxChannel:
     TimeoutError where it says nothing, OSError or EOFError where the master goes away.
     """
 
+    most = PIPE // 2  # bytes that are worth giving to `send` at once
+
     def __init__(self, path: Path, command: str, owner: object, limit: float) -> None:
         self._owner = owner
         self._timeout: float | None = None

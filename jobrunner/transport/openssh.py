@@ -96,7 +96,7 @@ class SharedConnection:
         """Run a program of the host on this terminal, by an `ssh` of its own over this connection."""
         from jobrunner.transport import master
         from jobrunner.transport.bootstrap import words_command
-        from jobrunner.transport.session import link_lost
+        from jobrunner.transport.failures import link_lost
         from jobrunner.transport.terminal import require_terminal
 
         require_terminal()

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.agent import wire as agent_wire
-from jobrunner.core.errors import AgentError, HostError, LinkLostError
-from jobrunner.transport import answers
+from jobrunner.core.errors import HostError, LinkLostError
+from jobrunner.transport import answers, failures
 from jobrunner.transport.bootstrap import AgentImage
 from jobrunner.transport.diagnosis import Silence, from_status, shown, why_no_agent
 from jobrunner.transport.settings import HostTarget
@@ -130,6 +130,10 @@ class Session:
         """Send one J frame."""
         self._send(wire.pack_json(message))
 
+    def add_json(self, message: dict[str, Any]) -> None:
+        """Send one J frame together with what is sent or waited for next."""
+        self._gather(wire.pack_json(message))
+
     def _gather(self, frame: bytes) -> None:
         """Send frames of a stream together: a packet each would cost more than what is in it."""
         self._kept += frame
@@ -141,6 +145,10 @@ class Session:
         for start in range(0, len(data), PIECE):
             self._gather(wire.pack(b"B", bytes(data[start : start + PIECE])))
 
+    def send_block(self, data: bytes) -> None:
+        """Send a piece of a byte stream at once, as one B frame."""
+        self._send(wire.head(b"B", len(data)) + data)
+
     def send_end(self) -> None:
         """Send the end of a byte stream."""
         self._gather(wire.pack(b"E", b""))
@@ -149,12 +157,13 @@ class Session:
         """Send all of it, after what was gathered. Waits while the agent takes nothing, as long as the link lives."""
         data, at = bytes(self._kept) + data if self._kept else data, 0
         self._kept.clear()
+        most = getattr(self._channel, "most", PACKET)
         began, self._asked = time.monotonic(), True
         with self._told("sending"):
             while at < len(data):
                 self._channel.settimeout(SLICE_S)
                 try:
-                    sent = self._channel.send(data[at : at + PACKET])
+                    sent = self._channel.send(data[at : at + most])
                 except TimeoutError:
                     self._drain_stderr()
                     continue
@@ -192,14 +201,7 @@ class Session:
         return frame
 
     def _no_frame(self, error: Exception) -> HostError:
-        if "ended" in str(error):
-            return self._ended()
-        return AgentError(
-            f"{self.target.alias} answered with something that is no message: {error}",
-            host=self.target.alias,
-            code="bad_answer",
-            remedy="Something on the host writes into the agent's output, or the link is broken; try again.",
-        )
+        return self._ended() if "ended" in str(error) else failures.no_message(self.target.alias, error)
 
     def pieces(self) -> Iterator[memoryview]:
         """The bytes of one stream as they come, up to its end; messages on the way are looked at and passed over."""
@@ -231,23 +233,23 @@ class Session:
         """The next frame, which has to be a JSON object; an error answer is raised as AgentError."""
         kind, payload = self.frame(timeout)
         if kind != b"J":
-            raise self._odd(f"a frame of kind {kind!r} where a message was due")
+            raise failures.odd(self.target.alias, f"a frame of kind {kind!r} where a message was due")
         return self.message(payload)
 
     def message(self, payload: bytes) -> dict[str, Any]:
         """The message of a J frame; facts about the host are kept, an error answer is raised as AgentError."""
         message = answers.load(payload)
         if not isinstance(message, dict):
-            raise self._odd("a message that is no JSON object")
+            raise failures.odd(self.target.alias, "a message that is no JSON object")
         wrong = answers.fault(self.op, message)
         if wrong:
-            raise self._odd(f"an answer in which {wrong}")
+            raise failures.odd(self.target.alias, f"an answer in which {wrong}")
         if "host" in message:
             self.host = message["host"]
         if message.get("ok") is False:
-            raise agent_error(message, self.target.alias)
+            raise failures.agent_error(message, self.target.alias)
         if message.get("ok") and not self.host:
-            raise self._odd("an answer that does not say which machine it is from")
+            raise failures.odd(self.target.alias, "an answer that does not say which machine it is from")
         return message
 
     def result(self, timeout: float | None = -1.0, *, silence: float | None = None) -> dict[str, Any]:
@@ -261,7 +263,7 @@ class Session:
         ends = None if limit is None else time.monotonic() + limit
         while True:
             if ends is not None and time.monotonic() > ends:
-                raise self._too_late()  # it talks all the time, and never answers
+                raise failures.too_late(self.target.alias)  # it talks all the time, and never answers
             kind, payload = self.frame(None if ends is None else ends - time.monotonic())
             if kind == b"J":
                 message = self.message(payload)
@@ -277,17 +279,9 @@ class Session:
                     return dict(message.get("data", {}))
                 signs += 1
                 if not message.get("tick") or signs > SIGNS + time.monotonic() - began:
-                    raise self._odd("messages without end where an answer was due")
+                    raise failures.odd(self.target.alias, "messages without end where an answer was due")
         finally:
             self._patience = None
-
-    def _odd(self, what: str) -> AgentError:
-        return AgentError(
-            f"{self.target.alias} sent {what}",
-            host=self.target.alias,
-            code="bad_answer",
-            remedy="Use the same version of jobrunner everywhere.",
-        )
 
     def _limit(self, seconds: float | None) -> None:
         self._ends = None if seconds is None else time.monotonic() + seconds
@@ -324,7 +318,7 @@ class Session:
             while True:
                 left = SLICE_S if self._ends is None else self._ends - time.monotonic()
                 if left <= 0:
-                    raise self._too_late()
+                    raise failures.too_late(self.target.alias)
                 self._channel.settimeout(min(left, SLICE_S))
                 try:
                     data: bytes = self._channel.recv(count)
@@ -356,28 +350,13 @@ class Session:
         self._channel.status_event.wait(2.0)
         return int(self._channel.exit_status)
 
-    def _too_late(self) -> LinkLostError:
-        return LinkLostError(
-            f"{self.target.alias} did not answer in time",
-            host=self.target.alias,
-            code="timeout",
-            remedy="The host may be overloaded or its disk may hang; try again.",
-        )
-
     def _ended(self) -> HostError:
         """The channel is at its end: did the link die, or the agent?"""
         transport = self._channel.get_transport()
         code = self._exit_code()
         if transport is None or not transport.is_active() or self._on_close is None:
-            return link_lost(self.target.alias, transport)
-        said = shown(self._stderr())
-        how = f"with exit code {code}" if code >= 0 else "by a signal"
-        return AgentError(
-            f"the agent on {self.target.alias} ended {how} before it had answered" + (f": {said}" if said else ""),
-            host=self.target.alias,
-            code="agent_died",
-            remedy="Run the command again; if it stays so, look at memory and limits on the host.",
-        )
+            return failures.link_lost(self.target.alias, transport)
+        return failures.agent_died(self.target.alias, code, shown(self._stderr()))
 
     @contextlib.contextmanager
     def _told(self, doing: str) -> Iterator[None]:
@@ -421,28 +400,3 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def agent_error(message: dict[str, Any], alias: str) -> AgentError:
-    """The agent's own error, passed on with its code."""
-    error = message.get("error")
-    error = error if isinstance(error, dict) else {}
-    return AgentError(
-        str(error.get("message") or "the agent reported an error without a text"),
-        host=alias,
-        code=str(error.get("code") or "agent"),
-        remedy=str(error.get("remedy") or ""),
-    )
-
-
-def link_lost(alias: str, transport: Any) -> LinkLostError:
-    """The error for a connection that ended, with the reason as far as it shows."""
-    farewell = getattr(transport, "farewell", "")
-    why = f"the server ended it: {farewell}" if farewell else "it was cut"
-    if getattr(transport, "fell_silent", False):
-        why = "nothing was heard from it any more"
-    return LinkLostError(
-        f"the link to {alias} was lost: {why}",
-        host=alias,
-        remedy="Jobs there go on. Run the command again: whatever reached the host is kept.",
-    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobrunner.core.errors import UsageError
 from jobrunner.transport.bootstrap import words_command
-from jobrunner.transport.session import link_lost
+from jobrunner.transport.failures import link_lost
 from jobrunner.transport.settings import HostTarget
 
 RESIZE_S = 0.25
