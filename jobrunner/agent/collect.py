@@ -210,20 +210,49 @@ def _hand_out(session, folder, items):
             return sent
         if message.get("tick"):
             continue  # it fetches a big file in ranges meanwhile, and is still there
+        each = message.get("each")
+        if each is not None:
+            sent += _hand_out_each(session, folder, items, each)
+            continue
         index, offset = message.get("get"), message.get("offset", 0)
-        if not isinstance(index, int) or not 0 <= index < len(items) or not isinstance(offset, int) or offset < 0:
-            raise AgentError("bad_request", "no such file in the list: {!r} from {!r}".format(index, offset))
-        verdict, count = _send(session, folder, items[index], offset)
+        if not isinstance(offset, int) or offset < 0:
+            raise AgentError("bad_request", "no place in a file: {!r}".format(offset))
+        with inside.Opener(folder) as opener:
+            verdict, count = _send(session, opener, _listed(items, index), offset)
         sent += count
         session.send_end()
         session.send_json(verdict)
 
 
-def _send(session, folder, item, offset):
+def _listed(items, index):
+    if not isinstance(index, int) or not 0 <= index < len(items):
+        raise AgentError("bad_request", "no such file in the list: {!r}".format(index))
+    return items[index]
+
+
+def _hand_out_each(session, folder, items, each):
+    """Files one after the other, each from its first byte on; small ones leave together."""
+    if not isinstance(each, list):
+        raise AgentError("bad_request", "no list of files: {!r}".format(each))
+    sent = 0
+    with inside.Opener(folder) as opener:
+        session.gather()
+        try:
+            for index in each:
+                verdict, count = _send(session, opener, _listed(items, index), 0)
+                sent += count
+                session.send_end()
+                session.send_json(verdict)
+        finally:
+            session.leave()
+    return sent
+
+
+def _send(session, opener, item, offset):
     """Send a file from an offset on: `({"sha256"} of the whole file or {"changed": True}, bytes sent)`."""
     changed = {"sha256": None, "changed": True}
     try:
-        handle = inside.open_at(folder, item.inner)
+        handle = opener.open(item.inner)
     except OSError:
         return changed, 0
     try:

@@ -10,6 +10,8 @@ import stat
 
 from .files import AgentError, to_bytes, to_text
 
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
 
 def open_at(top, relative, flags=os.O_RDONLY):
     """A descriptor of `top/relative`, no component of `relative` being a link. OSError ELOOP or ENOTDIR if one is."""
@@ -22,9 +24,40 @@ def open_at(top, relative, flags=os.O_RDONLY):
             deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             os.close(folder)
             folder = deeper
-        return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+        return os.open(parts[-1], flags | _SAFE, dir_fd=folder)
     finally:
         os.close(folder)
+
+
+class Opener:
+    """`open_at` for files one after the other: those of one folder are opened from it. A context manager."""
+
+    def __init__(self, top):
+        self._top = top
+        self._folder = None
+        self._name = b""
+
+    def open(self, relative):
+        """As `open_at(top, relative)`."""
+        folder, _, name = relative.rpartition(b"/")
+        if not folder or name in (b"", b".", b".."):
+            return open_at(self._top, relative)
+        if self._folder is None or folder != self._name:
+            self.close()
+            self._folder, self._name = open_at(self._top, folder, os.O_RDONLY | os.O_DIRECTORY), folder
+        return os.open(name, os.O_RDONLY | _SAFE, dir_fd=self._folder)
+
+    def close(self):
+        """Let go of the folder."""
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
 
 def split_pattern(pattern):

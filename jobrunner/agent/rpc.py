@@ -64,6 +64,7 @@ class Session:
         self._greeted_frame = False
         self._greeted_answer = False
         self._reader = wire.Reader(self._read)
+        self._kept = None
 
     @property
     def attached(self):
@@ -135,7 +136,21 @@ class Session:
 
     # writing
 
+    def gather(self):
+        """From now on small frames leave many at once, until `leave`: a write each would cost more than that."""
+        self._kept = bytearray()
+
+    def leave(self):
+        """What was gathered leaves, and all that follows at once."""
+        kept, self._kept = self._kept, None
+        self._write(kept)
+
     def _write(self, data):
+        if self._kept is not None:
+            self._kept += data
+            if len(self._kept) < wire.CHUNK:
+                return
+            data, self._kept = self._kept, bytearray()
         view = memoryview(data)
         try:
             while view:

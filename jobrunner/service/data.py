@@ -132,23 +132,21 @@ class _Asking:
         self._stream, self._moved = stream, moved
         self._asked: deque[tuple[int, int]] = deque()
 
-    def ahead(self, index: int) -> None:
-        """This file will be wanted next, from its first byte on."""
-        self._ask(index, 0)
+    def ahead(self, indexes: list[int]) -> None:
+        """These files will be wanted next, in this order and from their first byte on."""
+        self._stream.add_json({"each": indexes})
+        self._asked.extend((index, 0) for index in indexes)
 
     def __call__(self, index: int, offset: int) -> Transfer:
         while self._asked and self._asked[0] != (index, offset):
             self._asked.popleft()  # not wanted that way after all: heard to its end
             for _ in _Arriving(self._stream, self._moved):
                 pass
-        if not self._asked:
-            self._ask(index, offset)
-        self._asked.popleft()
+        if self._asked:
+            self._asked.popleft()
+        else:
+            self._stream.send_json({"get": index, "offset": offset})
         return _Arriving(self._stream, self._moved)
-
-    def _ask(self, index: int, offset: int) -> None:
-        self._stream.add_json({"get": index, "offset": offset})
-        self._asked.append((index, offset))
 
 
 def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:

@@ -25,7 +25,7 @@ from jobrunner.service.localdisk import check_space, local_troubles
 from jobrunner.service.locks import FileLock
 from jobrunner.service.names import shown
 from jobrunner.service.progress import NoProgress, Progress
-from jobrunner.service.pullplan import DownloadPlan, Item, Refused, have, in_the_way, local_name, plan
+from jobrunner.service.pullplan import DownloadPlan, Folders, Item, Refused, have, plan
 
 if TYPE_CHECKING:
     from jobrunner.service.lanes import Lanes
@@ -35,8 +35,10 @@ __all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "h
 PIECE = 1024 * 1024
 SYNC_FROM = 1024 * 1024
 LOCK_NAME = ".jobrunner-pull.lock"
-AHEAD_FILES, AHEAD_BYTES = 128, 4 * 1024 * 1024
-"""So much is asked for before it is wanted, so that small files do not cost a round trip each."""
+AHEAD_FILES, AHEAD_BYTES = 1024, 16 * 1024 * 1024
+"""So much is asked for at once, before it is wanted: small files do not cost a round trip each."""
+Parts = dict[Path, set[str]]
+"""By folder: the names of what is left there of earlier pulls."""
 
 
 class Transfer(Protocol):
@@ -79,12 +81,12 @@ def save(
     fetch: Fetch,
     to: Path,
     progress: Progress | None = None,
-    ahead: Callable[[int], None] | None = None,
+    ahead: Callable[[list[int]], None] | None = None,
     lanes: Lanes | None = None,
 ) -> Pulled:
     """Fetch the files of the host's list (`path`, `size`, `sha256` or None, `mtime`, `mode`) into the folder `to`.
 
-    `ahead` is told the files that `fetch` will be called for next, in order and from their first byte on; big files
+    `ahead` is told the indexes that `fetch` will be called for next, in order and from the first byte on; big files
     come over `lanes` instead. Files that
     are refused, or change on the host while they are read, are reported and the others taken. Raises UsageError
     `disk_full`, `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what arrives is
@@ -114,16 +116,17 @@ def _save(
     way: _Way,
     progress: Progress,
     number: int,
-    ahead: Callable[[int], None] | None,
+    ahead: Callable[[list[int]], None] | None,
 ) -> Pulled:
     saved: list[Saved] = []
     refused = list(chosen.refused)
     with local_troubles(chosen.to):
         wanted = [(item, _already_here(item)) for item in chosen.items]
-        check_space(chosen.to, sum(_missing(item) for item, digest in wanted if digest is None))
+        parts = _parts_in(chosen)
+        check_space(chosen.to, sum(_missing(item, parts) for item, digest in wanted if digest is None))
     ours: set[tuple[int, int]] = set()
-    parts = _parts_in(chosen)
-    foretold = _Foretold([item for item, digest in wanted if digest is None and not way.is_wide(item)], ahead)
+    folders = Folders(chosen.to)
+    foretold = _Foretold([item for item, digest in wanted if digest is None and not way.is_wide(item)], ahead, parts)
     for item, digest in wanted:
         if digest is not None:
             with local_troubles(item.local):
@@ -133,7 +136,7 @@ def _save(
             continue
         if not way.is_wide(item):
             foretold.go_on()
-        outcome = _Arrival(item, way, chosen.to, progress, number, ours, parts).run()
+        outcome = _Arrival(item, way, folders, progress, number, ours, parts).run()
         if isinstance(outcome, Saved):
             saved.append(outcome)
         else:
@@ -156,28 +159,29 @@ class _Way:
 
 
 class _Foretold:
-    """Tells what will be fetched: as far as nothing of it is here yet, and not too much at once."""
+    """Tells in batches what will be fetched: as far as nothing of it is here yet, and not too much at once."""
 
-    def __init__(self, items: list[Item], ahead: Callable[[int], None] | None) -> None:
-        self._items, self._ahead = items, ahead
-        self._now = self._told = 0
+    def __init__(self, items: list[Item], ahead: Callable[[list[int]], None] | None, parts: Parts) -> None:
+        self._items, self._ahead, self._parts = items, ahead, parts
+        self._now = self._told = self._half = 0
 
     def go_on(self) -> None:
         """The next file is about to be fetched."""
-        if self._ahead is None:
-            return
-        self._told = max(self._told, self._now)
-        few = self._told - self._now <= AHEAD_FILES // 2  # many are told at once, so that they go in one packet
-        while (
-            few and self._told < len(self._items) and self._fits() and not os.path.lexists(self._items[self._told].part)
-        ):
-            self._ahead(self._items[self._told].index)
-            self._told += 1
+        if self._ahead is not None and self._now >= self._half:
+            self._tell(self._ahead)
         self._now += 1
 
-    def _fits(self) -> bool:
-        waiting = self._items[self._now + 1 : self._told + 1]
-        return len(waiting) <= AHEAD_FILES and sum(item.size for item in waiting) <= AHEAD_BYTES
+    def _tell(self, ahead: Callable[[list[int]], None]) -> None:
+        begin = end = max(self._told, self._now)
+        room = AHEAD_BYTES
+        for item in self._items[begin : begin + AHEAD_FILES]:
+            room -= item.size
+            if (room < 0 and end > begin) or _begun(item, self._parts):
+                break
+            end += 1
+        if end > begin:
+            ahead([item.index for item in self._items[begin:end]])
+        self._told, self._half = end, (begin + end + 1) // 2
 
 
 class _Arrival:
@@ -187,21 +191,22 @@ class _Arrival:
         self,
         item: Item,
         way: _Way,
-        to: Path,
+        folders: Folders,
         progress: Progress,
         number: int,
         ours: set[tuple[int, int]],
-        parts: dict[Path, list[str]],
+        parts: Parts,
     ) -> None:
-        self._item, self._way, self._to, self._parts = item, way, to, parts
+        self._item, self._way, self._folders, self._parts = item, way, folders, parts
         self._progress, self._number, self._ours = progress, number, ours
         self._came = 0
+        self._identity = (0, 0)
 
     def run(self) -> Saved | Refused:
         """Fetch, verify, name. A part from an earlier pull that proves wrong is fetched anew, once."""
         item = self._item
         with local_troubles(item.local):
-            _make_folders(self._to, item.path)
+            self._folders.make(item.path)
             resumed = _drop_parts(item, self._parts, but=item.part)
         digest, said = self._receive()
         if said is None:
@@ -223,30 +228,50 @@ class _Arrival:
 
     def _receive(self) -> tuple[str, str | None]:
         """Append what is missing to the part: the hash of what is there now, and what the host says it should be."""
-        item, seen = self._item, hashlib.sha256()
-        mode = 0o777 if item.executable else 0o666  # less the umask
-        with local_troubles(item.local):
-            handle = os.open(item.part, os.O_RDWR | os.O_CREAT | _SAFE, mode)
-        with open(handle, "r+b", buffering=0) as part:
-            if self._way.is_wide(item):
+        with local_troubles(self._item.local):
+            handle, fresh = self._open_part()
+        try:
+            if self._way.is_wide(self._item):
                 try:
-                    return self._receive_wide(part.fileno())
+                    outcome = self._receive_wide(handle)
                 except NoLanes:
-                    _plain(part.fileno(), item)
-            offset = _hash_from_start(part.fileno(), seen, item.size)
-            self._progress.advance(self._number, offset)
-            transfer = self._way.fetch(item.index, offset)
-            for piece in transfer:
-                offset += len(piece)
-                self._came += len(piece)
-                if offset > item.size:
-                    continue  # longer than when it was listed; heard to its end, so that the next can be asked for
-                seen.update(piece)
-                with local_troubles(item.local):
-                    _write_all(part.fileno(), piece)
-                self._progress.advance(self._number, len(piece))
-            if item.size >= SYNC_FROM:
-                os.fsync(part.fileno())
+                    _plain(handle, self._item)
+                    outcome = self._receive_plain(handle, fresh=False)
+            else:
+                outcome = self._receive_plain(handle, fresh)
+            _set_time(handle, self._item.mtime)
+            seen = os.fstat(handle)
+            self._identity = (seen.st_dev, seen.st_ino)
+            return outcome
+        finally:
+            os.close(handle)
+
+    def _open_part(self) -> tuple[int, bool]:
+        """The part, opened, and True if it has just been made."""
+        item = self._item
+        flags, mode = os.O_RDWR | os.O_CREAT | _SAFE, 0o777 if item.executable else 0o666  # less the umask
+        if not _begun(item, self._parts):
+            with suppress(FileExistsError):
+                return os.open(item.part, flags | os.O_EXCL, mode), True
+        return os.open(item.part, flags, mode), False
+
+    def _receive_plain(self, part: int, fresh: bool) -> tuple[str, str | None]:
+        """The same over the one channel."""
+        item, seen = self._item, hashlib.sha256()
+        offset = 0 if fresh else _hash_from_start(part, seen, item.size)
+        self._progress.advance(self._number, offset)
+        transfer = self._way.fetch(item.index, offset)
+        for piece in transfer:
+            offset += len(piece)
+            self._came += len(piece)
+            if offset > item.size:
+                continue  # longer than when it was listed; heard to its end, so that the next can be asked for
+            seen.update(piece)
+            with local_troubles(item.local):
+                _write_all(part, piece)
+            self._progress.advance(self._number, len(piece))
+        if item.size >= SYNC_FROM:
+            os.fsync(part)
         return seen.hexdigest(), transfer.sha256 if offset <= item.size else None
 
     def _receive_wide(self, part: int) -> tuple[str, str | None]:
@@ -264,7 +289,7 @@ class _Arrival:
 
     def _publish(self, digest: str) -> Saved | Refused:
         item = self._item
-        why = in_the_way(self._to, item.path)  # looked at again: the transfer may have taken hours
+        why = self._folders.in_the_way(item.path)  # looked at again: the transfer may have taken hours
         with suppress(FileNotFoundError):
             old = os.lstat(item.local)
             if (old.st_dev, old.st_ino) in self._ours:
@@ -273,10 +298,10 @@ class _Arrival:
             with suppress(OSError):
                 item.part.unlink()
             return Refused(item.path, why)
-        _set_time(item.part, item.mtime)
+        if os.utime not in os.supports_fd:
+            _set_time(item.part, item.mtime)
         os.replace(item.part, item.local)
-        now = os.lstat(item.local)
-        self._ours.add((now.st_dev, now.st_ino))
+        self._ours.add(self._identity)
         return Saved(item.path, item.local, item.size, digest, fetched=self._came)
 
 
@@ -285,9 +310,11 @@ _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, 
 
 def _already_here(item: Item) -> str | None:
     """The hash of a file that is there already and the same; None if it is to be fetched."""
+    if item.sha256 is None:
+        return None
     try:
         seen = os.lstat(item.local)
-        if item.sha256 is None or not stat.S_ISREG(seen.st_mode) or seen.st_size != item.size:
+        if not stat.S_ISREG(seen.st_mode) or seen.st_size != item.size:
             return None
         handle = os.open(item.local, os.O_RDONLY | _SAFE)
     except OSError:
@@ -311,30 +338,29 @@ def _hash_from_start(handle: int, digest: Any, limit: int) -> int:
     return count
 
 
-def _make_folders(to: Path, path: str) -> None:
-    here = to
-    for part in path.split("/")[:-1]:
-        here = here / local_name(part)
-        with suppress(FileExistsError):
-            here.mkdir()
-
-
-def _parts_in(chosen: DownloadPlan) -> dict[Path, list[str]]:
+def _parts_in(chosen: DownloadPlan) -> Parts:
     """The names of all parts that lie in the folders of a plan, of whatever file."""
-    found: dict[Path, list[str]] = {}
+    found: Parts = {}
     for folder in {item.part.parent for item in chosen.items}:
         with suppress(OSError):
-            names = [name for name in os.listdir(folder) if name.endswith(".part")]
+            names = {name for name in os.listdir(folder) if name.endswith(".part")}
             if names:
                 found[folder] = names
     return found
 
 
-def _drop_parts(item: Item, parts: Mapping[Path, list[str]], but: Path | None) -> bool:
+def _begun(item: Item, parts: Parts) -> bool:
+    """True if the part of a file lay there when the pull began."""
+    return bool(parts) and item.part.name in parts.get(item.part.parent, ())
+
+
+def _drop_parts(item: Item, parts: Parts, but: Path | None) -> bool:
     """Remove parts of a file, those of earlier states of it too, except one; True if that one is there to go on from.
 
     It has to be a plain file with no other name: bytes are appended to it. `parts` is what lay in each folder.
     """
+    if not parts:
+        return False
     kept = False
     mine = item.part.name.partition("-")[0] + "-"
     for name in parts.get(item.part.parent, ()):
@@ -355,19 +381,20 @@ def _write_all(handle: int, data: bytes | memoryview) -> None:
         view = view[os.write(handle, view) :]
 
 
-def _set_time(path: Path, stamp: str | None) -> None:
-    """Give a file its time on the host; one that makes no sense is left away."""
-    with suppress(ValueError, OverflowError, OSError):
-        moment = datetime.strptime(stamp or "", "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-        os.utime(path, (moment.timestamp(), moment.timestamp()))
+def _set_time(file: int | Path, stamp: str | None) -> None:
+    """Give a file its time on the host; one that makes no sense is left away. A descriptor has to be allowed here."""
+    with suppress(ValueError, OverflowError, OSError, TypeError, NotImplementedError):
+        seconds = datetime.fromisoformat((stamp or "").removesuffix("Z")).replace(tzinfo=timezone.utc).timestamp()
+        os.utime(file, (seconds, seconds))
 
 
-def _missing(item: Item) -> int:
+def _missing(item: Item, parts: Parts) -> int:
     """How many bytes of a file are still to come."""
-    with suppress(OSError):
-        seen = item.part.stat()
-        blocks = getattr(seen, "st_blocks", None)  # one that arrived in ranges is as long as the file, with holes
-        return max(0, item.size - (seen.st_size if blocks is None else min(seen.st_size, blocks * 512)))
+    if _begun(item, parts):
+        with suppress(OSError):
+            seen = item.part.stat()
+            blocks = getattr(seen, "st_blocks", None)  # one that arrived in ranges is as long as the file, with holes
+            return max(0, item.size - (seen.st_size if blocks is None else min(seen.st_size, blocks * 512)))
     return item.size
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 from jobrunner.service.names import name_fault, shown
 
 _MOST_LISTED = 20_000
+GOOD_S = 0.5
+"""For so long what was seen of a folder counts: many small files arrive in one."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,14 @@ def _fault(entry: Mapping[str, Any], taken: Mapping[str, str]) -> str:
     return ""
 
 
-def in_the_way(to: Path, path: str) -> str:
-    """Why a file cannot be put there: a link on the way or in its place, a folder in its place."""
-    here = to
+def in_the_way(to: Path, path: str, *, only_last: bool = False) -> str:
+    """Why a file cannot be put there: a link on the way (unless `only_last`) or in its place, a folder in its place."""
+    here = str(to)
     parts = path.split("/")
     for number, part in enumerate(parts, 1):
-        here = here / local_name(part)
+        here = os.path.join(here, local_name(part))
+        if only_last and number < len(parts):
+            continue
         try:
             mode = os.lstat(here).st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -116,12 +121,44 @@ def in_the_way(to: Path, path: str) -> str:
             return str(error)
         last = number == len(parts)
         if stat.S_ISLNK(mode) or getattr(os.path, "isjunction", lambda _: False)(here):
-            return f"{shown(str(here))} is a link: remove it, or pull into another folder"
+            return f"{shown(here)} is a link: remove it, or pull into another folder"
         if not last and not stat.S_ISDIR(mode):
-            return f"{shown(str(here))} is no folder"
+            return f"{shown(here)} is no folder"
         if last and not stat.S_ISREG(mode):
-            return f"{shown(str(here))} is in its place and no file"
+            return f"{shown(here)} is in its place and no file"
     return ""
+
+
+class Folders:
+    """The folders of a pull, made where they are missing. One that was in order a moment ago is not looked at again."""
+
+    def __init__(self, to: Path) -> None:
+        self._to = to
+        self._good: dict[str, float] = {}
+
+    def make(self, path: str) -> None:
+        """The folders of a file. Raises OSError."""
+        if self._is_good(path):
+            return
+        here = self._to
+        for part in path.split("/")[:-1]:
+            here = here / local_name(part)
+            with suppress(FileExistsError):
+                here.mkdir()
+
+    def in_the_way(self, path: str) -> str:
+        """As `in_the_way`."""
+        why = in_the_way(self._to, path, only_last=self._is_good(path))
+        if not why:
+            self._good.setdefault(path.rpartition("/")[0], time.monotonic())
+        return why
+
+    def _is_good(self, path: str) -> bool:
+        folder = path.rpartition("/")[0]
+        if time.monotonic() - self._good.get(folder, -GOOD_S) < GOOD_S:
+            return True
+        self._good.pop(folder, None)
+        return False
 
 
 def _item(index: int, entry: Mapping[str, Any], to: Path) -> Item:

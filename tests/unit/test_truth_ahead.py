@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from jobrunner.service import download
 from jobrunner.service.data import _answer, _Asking, _Moved
-from jobrunner.service.download import AHEAD_BYTES, AHEAD_FILES, save
+from jobrunner.service.download import AHEAD_BYTES, save
 from tests.unit.test_download_save import Cut, Host, sha
 
 
@@ -25,6 +26,10 @@ class Stream:
         self.waiting = self.most = 0
 
     def send_json(self, message: dict[str, Any]) -> None:
+        for index in message.get("each", ()):
+            self.send_json({"get": index, "offset": 0})
+        if "each" in message:
+            return
         index, offset = message["get"], message["offset"]
         data = self.files[index]
         self.gets.append((index, offset))
@@ -69,11 +74,12 @@ def fetched(host: Host, to: Path) -> Stream:
     return stream
 
 
-def test_small_files_are_asked_for_ahead_and_each_once(tmp_path: Path) -> None:
+def test_small_files_are_asked_for_ahead_and_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "AHEAD_FILES", 64)
     host = Host({f"f{number:03}": bytes([number % 251]) * (number * 13) for number in range(300)})
     stream = fetched(host, tmp_path)
     assert stream.gets == [(number, 0) for number in range(300)]
-    assert AHEAD_FILES <= stream.most <= AHEAD_FILES + 2
+    assert 64 <= stream.most <= 64 + 32
 
 
 def test_big_files_are_not(tmp_path: Path) -> None:
