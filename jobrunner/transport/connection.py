@@ -188,6 +188,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]
             if str(error) == "Unable to open channel.":  # of several refusals at once paramiko names only the first
                 raise ChannelRefused(str(error)) from error
             raise
+        self.transport.packetizer.prompt = False
         try:
             start_exec(channel, command)
         except BaseException:

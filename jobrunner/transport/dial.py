@@ -58,6 +58,13 @@ def tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
+def acknowledge(carrier: Any) -> None:
+    """Let the kernel say now that what has come is here, where it can be told to."""
+    if hasattr(socket, "TCP_QUICKACK") and isinstance(carrier, socket.socket):
+        with contextlib.suppress(OSError):
+            carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
 def _look_up(target: HostTarget, ends: float) -> list[Any]:
     """The addresses of the host. The resolver knows no time limit of ours, so it runs in a thread that can be left."""
     config = target.config

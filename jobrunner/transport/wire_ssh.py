@@ -12,7 +12,10 @@ import time
 from typing import Any
 
 import paramiko
+from paramiko.auth_handler import AuthHandler
 from paramiko.packet import Packetizer
+
+from jobrunner.transport import dial
 
 _theirs = logging.getLogger("paramiko")
 _theirs.addHandler(logging.NullHandler())
@@ -41,11 +44,17 @@ class LinkPacketizer(Packetizer):  # type: ignore[misc]
         self.greeting: list[str] = []
         self.greeting_fault: BaseException | None = None
         self.handshake_late = False
+        self.prompt = True
+        self._sock = sock
         self._handshake_ends: float | None = None
 
     def read_message(self) -> Any:
+        """The next packet. Until `prompt` is over it is acknowledged at once: a server that does not send small packets
+        while one of its own is on the way (OpenSSH's, until a command runs) would wait for our kernel's 40 ms."""
         message = super().read_message()
         self.heard_at = time.monotonic()
+        if self.prompt:
+            dial.acknowledge(self._sock)
         return message
 
     def readline(self, timeout: float) -> str:
@@ -69,6 +78,31 @@ class LinkPacketizer(Packetizer):  # type: ignore[misc]
 
     def complete_handshake(self) -> None:
         self._handshake_ends = None
+
+
+class PromptAuth(AuthHandler):  # type: ignore[misc]
+    """Proves who we are in the same breath as asking to be let in: a round trip less than with a pause between.
+
+    Servers take messages in order. Only with an RSA key is the answer waited for until the server has said which of
+    the algorithms for such keys it takes.
+    """
+
+    _proven = False
+
+    def _request_auth(self) -> None:
+        super()._request_auth()
+        if self.auth_method != "publickey":
+            return
+        if "rsa" not in self.private_key.get_name() or self.transport.server_extensions:
+            self._proven = True
+            accepted = paramiko.Message()
+            accepted.add_string("ssh-userauth")
+            accepted.rewind()
+            super()._parse_service_accept(accepted)
+
+    def _parse_service_accept(self, message: Any) -> None:
+        if not self._proven:
+            super()._parse_service_accept(message)
 
 
 class LinkTransport(paramiko.Transport):  # type: ignore[misc]
@@ -109,6 +143,15 @@ class LinkTransport(paramiko.Transport):  # type: ignore[misc]
         waiting, self._put_off = self._put_off, []
         for data in waiting:
             self._send_message(data)
+
+    def auth_publickey(self, username: str, key: Any, event: Any = None) -> list[str]:
+        """As paramiko's, a round trip quicker (see PromptAuth)."""
+        if not self.active or not self.initial_kex_done:
+            raise paramiko.SSHException("not connected")
+        mine = threading.Event()
+        self.auth_handler = PromptAuth(self)
+        self.auth_handler.auth_publickey(username, key, event or mine)
+        return [] if event is not None else list(self.auth_handler.wait_for_response(mine))
 
     def _parse_disconnect(self, message: Any) -> None:
         message.get_int()
