@@ -16,7 +16,7 @@ def main() -> NoReturn:
     gc.set_threshold(50_000, 20, 20)
     sys.setswitchinterval(0.001)  # the link is opened beside the imports: it must not wait 5 ms at each turn
     try:
-        if "submit" in sys.argv:
+        if "_JOBRUNNER_COMPLETE" not in os.environ:
             from jobrunner.service.ahead import begin
 
             begin(sys.argv[1:], os.environ)

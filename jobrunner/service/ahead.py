@@ -1,7 +1,6 @@
 """Connecting before anything is read: while the libraries for specs and commands load, the way to the host is opened.
 
-What the last submits found out is kept as a hint in the state folder: which host a spec file's jobs went to, and how
-that host is reached according to the hosts file as it then was. A hint decides nothing. It lets a connection be begun
+Where a command is likely to go shows in `hints` and in the ledger. That decides nothing: it lets a connection be begun
 and an idle agent be started; the command takes them over only if it comes to the very same target by itself, and
 otherwise they are closed. No job, file or secret is sent ahead.
 """
@@ -9,103 +8,163 @@ otherwise they are closed. No job, file or secret is sent ahead.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import JobrunnerError
+from jobrunner.service import hints
 
 if TYPE_CHECKING:
     from jobrunner.transport.link import HostLink
     from jobrunner.transport.settings import HostTarget
 
-FORMAT = 3
-KEPT = 100  # so many spec files are remembered
-_LIMITS = ("connect_s", "request_s", "retry_s")
+MOST = 16  # hosts that are connected to ahead
+# Commands that ask hosts about jobs which are not over, and about jobs that they name, over or not; each with what is
+# asked first.
+_LIVE = dict.fromkeys(("ls", "show", "wait", "cancel", "hold", "release", "priority", "attach"), "look")
+_NAMED = {"logs": "tail", "pull": "collect", "checkpoints": "look", "why": "why"}
+_VALUES = ("--host", "--hosts", "--set", "--transport")
+_FLAGS = ("--json", "--timings", "--wait", "--follow", "--large")
 
 
 class Ahead:
     """A link that is being opened. `take` hands it to whoever needs the very same target."""
 
-    def __init__(self, alias: str, options: Mapping[str, Any], home: Path) -> None:
-        self._alias, self._options, self._home = alias, options, home
-        self._link: HostLink | None = None
+    def __init__(self, link: HostLink, op: str) -> None:
+        self._link: HostLink | None = link
         self._lock = threading.Lock()
-        self._known = threading.Event()
-        self._over = False
-        threading.Thread(target=self._open, name="ahead", daemon=True).start()
-
-    def _open(self) -> None:
-        link = None
-        try:
-            with contextlib.suppress(JobrunnerError, OSError, TypeError, ValueError):
-                from jobrunner.transport.link import HostLink
-
-                link = HostLink(_target(self._alias, self._options, self._home))
-                link.expect()
-            with self._lock:
-                self._link = link = None if self._over else link
-        finally:
-            self._known.set()
-        if link is not None:  # it may have been taken by now: its new owner waits for this
-            link.prepare("stage")
+        link.expect()
+        threading.Thread(target=link.prepare, args=(op,), name="ahead", daemon=True).start()
 
     def take(self, target: HostTarget) -> HostLink | None:
         """The link, for good, if it leads to this target; None otherwise."""
-        if target.alias != self._alias:
-            return None
-        self._known.wait(target.settings.connect_s)
         with self._lock:
-            if self._over or self._link is None or not self._link.target.same_way(target):
+            link = self._link
+            if link is None or target.alias != link.alias or not link.target.same_way(target):
                 return None
-            link, self._link, self._over = self._link, None, True
+            self._link = None
         link.adopt(target)
         return link
 
     def discard(self) -> None:
         """Close the link unless it was taken."""
         with self._lock:
-            link, self._link, self._over = self._link, None, True
+            link, self._link = self._link, None
         if link is not None:
             link.close()
+
+
+class Begun:
+    """All that was begun ahead in this process."""
+
+    def __init__(self, ways: Sequence[Ahead]) -> None:
+        self._ways = ways
+
+    def take(self, target: HostTarget) -> HostLink | None:
+        """The link to this target, for good; None if there is none."""
+        return next((link for way in self._ways if (link := way.take(target)) is not None), None)
+
+    def discard(self) -> None:
+        """Close what was not taken."""
+        for way in self._ways:
+            way.discard()
         spawning = sys.modules.get("jobrunner.transport.spawning")
         if spawning is not None:
             spawning.discard()
 
 
-_begun: Ahead | None = None
+_begun: Begun | None = None
 
 
-def begun() -> Ahead | None:
+def begun() -> Begun | None:
     """What `begin` has begun in this process."""
     return _begun
 
 
 def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Begin to connect where this command line is a submit whose host is known from the last time."""
+    """Begin to connect where it shows from the command line which hosts are going to be asked."""
     global _begun
-    submit = _as_submit(arguments)
-    if submit is None:
+    asked = _asked(arguments)
+    if asked is None:
         return
-    specs, host, hosts_file, transport = submit
     from jobrunner.service.session import default_home, default_hosts_file
 
     home = default_home(environ)
-    file = Path(hosts_file) if hosts_file else default_hosts_file(environ)
-    hints = _read(home)
-    where = hints.get(_key(file, environ))
-    if not isinstance(where, dict) or where.get("stamp") != _stamp(file):
-        return
-    alias = host or where.get("specs", {}).get(os.path.abspath(specs[0]))
-    options = where.get("targets", {}).get(alias)
-    if isinstance(options, dict):
-        options = {**options, "transport": transport or options.get("transport")}
-        _begin_ssh(alias, options, home)
-        _begun = Ahead(alias, options, home)
+    file = Path(asked.hosts_file) if asked.hosts_file else default_hosts_file(environ)
+    ways = hints.ways(home, file, environ)
+    targets = ways.get("targets", {})
+    found = []
+    for alias in _aliases(asked, ways, home)[:MOST] if targets else ():
+        options = targets.get(alias)
+        if isinstance(options, dict):
+            options = {**options, "transport": asked.transport or options.get("transport")}
+            _begin_ssh(alias, options, home)
+            with contextlib.suppress(JobrunnerError, OSError, TypeError, ValueError, KeyError):
+                found.append(Ahead(_loaded(hints.target(alias, options, home)), asked.op))
+    _begun = Begun(found) if found else None
+
+
+def _loaded(target: HostTarget) -> HostLink:
+    """A link whose libraries are loaded. In this thread: beside other imports it would come later, not earlier."""
+    from jobrunner.transport.link import HostLink
+
+    link = HostLink(target)
+    link.load()
+    return link
+
+
+@dataclass
+class _Asked:
+    """A command line: its command, what is asked of hosts first, its words, and values of options."""
+
+    command: str
+    op: str
+    words: list[str] = field(default_factory=list)
+    host: str | None = None
+    hosts_file: str | None = None
+    transport: str | None = None
+
+
+def _aliases(asked: _Asked, ways: Mapping[str, Any], home: Path) -> list[str]:
+    if asked.command == "submit":
+        alias = asked.host or ways.get("specs", {}).get(os.path.abspath(asked.words[0]))
+        return [alias] if isinstance(alias, str) else []
+    from jobrunner.ledger import whereabouts
+
+    named = asked.words if asked.words or asked.command != "ls" else None
+    return whereabouts.hosts(home / "ledger.db", named, live=asked.command in _LIVE)
+
+
+def _asked(arguments: Sequence[str]) -> _Asked | None:
+    """What a command line asks of hosts; None for anything that is not clear at once, or asks nothing of them."""
+    asked = _Asked("", "")
+    words = iter(arguments)
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in _VALUES:
+            values[name] = value if equals else next(words, "")
+        elif word in _FLAGS:
+            continue
+        elif word.startswith("-"):
+            if asked.command in ("", "submit", "ls") or name in ("--help", "-h", "--offline"):
+                return None
+        elif not asked.command:
+            op = "stage" if word == "submit" else _LIVE.get(word) or _NAMED.get(word)
+            if op is None:
+                return None
+            asked.command, asked.op = word, op
+        else:
+            asked.words.append(word)
+    if not asked.command or not (asked.words or asked.command == "ls"):
+        return None
+    asked.host, asked.hosts_file, asked.transport = (values.get(name) for name in ("--host", "--hosts", "--transport"))
+    return asked
 
 
 def _begin_ssh(alias: str, options: Mapping[str, Any], home: Path) -> None:
@@ -125,114 +184,3 @@ def _begin_ssh(alias: str, options: Mapping[str, Any], home: Path) -> None:
         limit, probe_s, dead_after_s = (float(shared[name]) for name in ("limit", "probe_s", "dead_after_s"))
         words = spawning.master_argv(route, path, limit=limit, probe_s=probe_s, dead_after_s=dead_after_s)
         spawning.begin(path, words)
-
-
-def _as_submit(arguments: Sequence[str]) -> tuple[list[str], str | None, str | None, str | None] | None:
-    """`(specs, --host, --hosts, --transport)` of a plain submit; None for anything that is not clear at once."""
-    specs: list[str] = []
-    values: dict[str, str] = {}
-    words = iter(arguments)
-    command = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in ("--host", "--hosts", "--set", "--transport"):
-            values[name] = value if equals else next(words, "")
-        elif word in ("--json", "--timings", "--wait", "--follow", "--large"):
-            continue
-        elif word.startswith("-"):
-            return None
-        elif not command:
-            command = word
-        else:
-            specs.append(word)
-    if command != "submit" or not specs:
-        return None
-    return specs, values.get("--host"), values.get("--hosts"), values.get("--transport")
-
-
-def _target(alias: str, options: Mapping[str, Any], home: Path) -> HostTarget:
-    from jobrunner.service.session import attended
-    from jobrunner.transport.settings import HostTarget, TransportSettings
-
-    limits: dict[str, Any] = {name: float(options[name]) for name in _LIMITS}
-    return HostTarget.of(
-        alias,
-        ssh_config=options["ssh_config"],
-        address=options["address"],
-        root=options["root"],
-        python=options["python"],
-        settings=TransportSettings(cache=home / "cache", sockets=home / "ssh", attended=attended(), **limits),
-        transport=str(options["transport"]),
-    )
-
-
-def remember(home: Path, hosts_file: Path, environ: Mapping[str, str], sent: Iterable[tuple[Path, HostTarget]]) -> None:
-    """Keep as hints which target each spec file's jobs went to. Nothing goes wrong aloud."""
-    hints = _read(home)
-    key, stamp = _key(hosts_file, environ), _stamp(hosts_file)
-    old = hints.get(key)
-    where: dict[str, Any] = old if isinstance(old, dict) and old.get("stamp") == stamp else {"stamp": stamp}
-    before = json.dumps(where, sort_keys=True)
-    specs, targets = where.setdefault("specs", {}), where.setdefault("targets", {})
-    for path, target in sent:
-        specs.pop(os.path.abspath(path), None)
-        specs[os.path.abspath(path)] = target.alias
-        targets[target.alias] = {
-            "ssh_config": target.ssh_config,
-            "address": target.address,
-            "root": target.root,
-            "python": target.python,
-            "transport": target.transport,
-            "shared": _shared(target) if target.transport == "openssh" else None,
-            **{name: getattr(target.settings, name) for name in _LIMITS},
-        }
-    where["specs"] = dict(list(specs.items())[-KEPT:])
-    if json.dumps(where, sort_keys=True) != before:
-        _write(home, {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})
-
-
-def _shared(target: HostTarget) -> dict[str, Any]:
-    """What the command line of a shared connection is made from, beside the above."""
-    config, settings = target.config, target.settings
-    return {
-        "digest": config.digest,
-        "strict": config.strict,
-        "ciphers": config.ciphers,
-        "others": bool(config.control_path),  # the user's own may be up: that is to be looked at first
-        "limit": target.connect_limit,
-        "probe_s": settings.probe_s,
-        "dead_after_s": settings.dead_after_s,
-    }
-
-
-def _file(home: Path) -> Path:
-    return home / "cache" / "ahead.json"
-
-
-def _key(hosts_file: Path, environ: Mapping[str, str]) -> str:
-    return f"{os.path.abspath(hosts_file)}|{environ.get('JOBRUNNER_SSH_CONFIG', '')}"
-
-
-def _stamp(hosts_file: Path) -> list[int] | None:
-    try:
-        seen = os.stat(hosts_file)
-    except OSError:
-        return None
-    return [seen.st_mtime_ns, seen.st_size, seen.st_ino]
-
-
-def _read(home: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(_file(home).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.get("v") == FORMAT else {}
-
-
-def _write(home: Path, hints: Mapping[str, Any]) -> None:
-    file = _file(home)
-    aside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside.write_text(json.dumps(hints), encoding="utf-8")
-        os.replace(aside, file)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from jobrunner.core.hosts import HostsFile
     from jobrunner.ledger import Ledger
-    from jobrunner.service.ahead import Ahead
+    from jobrunner.service.ahead import Begun
     from jobrunner.transport.link import HostLink
     from jobrunner.transport.pool import LinkPool
 
@@ -68,7 +68,7 @@ class Session:
         self.timings = Timings()
         self.warnings: list[str] = []
         self.patient = False
-        self._begun: Ahead | None = None
+        self._begun: Begun | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -90,9 +90,18 @@ class Session:
         if self._begun is not None:
             self._begun.discard()
         if "links" in self.__dict__:
+            self._remember_ways()
             self.links.close()
         if "ledger" in self.__dict__:
             self.ledger.close()
+
+    def _remember_ways(self) -> None:
+        """Commands to come may begin to connect to the same hosts before they have read anything."""
+        from jobrunner.service import hints
+
+        used = [(None, target) for target in self.links.reached]
+        if used and not self.transport:
+            hints.remember(self.home, self.hosts_file, self.environ, used)
 
     def warn(self, text: str) -> None:
         """Keep a sentence for standard error; the same one is kept once."""

@@ -193,10 +193,10 @@ def _send(session: Session, shipments: list[Shipment], only: str | None) -> Subm
 
 def _remember_way(session: Session, sent: Sequence[Shipment]) -> None:
     """The next submit of these specs may begin to connect before it has read them."""
-    from jobrunner.service import ahead
+    from jobrunner.service import hints
 
     pairs = [(item.loaded.path, session.links.target(item.host)) for item in sent]
-    ahead.remember(session.home, session.hosts_file, session.environ, pairs)
+    hints.remember(session.home, session.hosts_file, session.environ, pairs)
 
 
 def _note(session: Session, shipment: Shipment, only: str | None, me: submitters.Submitter) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jobrunner.core.errors import AuthError, HostError, LinkLostError
 from jobrunner.transport import openssh
 from jobrunner.transport.channel import Connection
-from jobrunner.transport.connect import again, open_connection
+from jobrunner.transport.connect import again, open_connection, preload
 from jobrunner.transport.settings import HostTarget
 
 log = logging.getLogger("jobrunner.transport")
@@ -27,6 +27,15 @@ class Way:
     spare: int = 0
     note: str = ""
     bulk: bool = False
+
+    def load(self, target: HostTarget) -> None:
+        """Load what `open` will need: Fabric, unless OpenSSH's client is going to be taken."""
+        if target.transport != "fabric" and not openssh.impossible(target):
+            from jobrunner.transport.needs import why_openssh
+
+            if target.transport == "openssh" or openssh.find(target) is not None or why_openssh(target):
+                return
+        preload().join()
 
     def open(self, target: HostTarget, *, stop: threading.Event) -> Connection:
         """A connection that is logged in, by the target's transport. Raises a HostError that says what is wrong.

@@ -62,6 +62,10 @@ class HostLink:
         self._prepared()
         self._connected()
 
+    def load(self) -> None:
+        """Load the libraries that opening it will need, in this thread. Nothing is connected."""
+        self._way.load(self.target)
+
     def expect(self) -> None:
         """`prepare` is going to be called: whoever uses the link waits for it from now on."""
         self._preparing.clear()

@@ -146,6 +146,12 @@ class LinkPool:
         return total
 
     @property
+    def reached(self) -> list[HostTarget]:
+        """The targets that are connected."""
+        with self._lock:
+            return [link.target for link in self._links.values() if link.kind]
+
+    @property
     def notes(self) -> list[str]:
         """Sentences for standard error that the links have gathered."""
         with self._lock:

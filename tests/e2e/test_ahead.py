@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.core.errors import HostError, UsageError
-from jobrunner.service import ahead
+from jobrunner.service import ahead, hints
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget
 from tests.support.lab import Client, Lab
@@ -36,7 +36,7 @@ def client(lab: Lab, tmp_path: Path) -> Person:
     return Person(tmp_path / "client", lab)
 
 
-def hints(client: Client) -> dict[str, object]:
+def remembered(client: Client) -> dict[str, object]:
     return dict(json.loads((client.folder / "state" / "cache" / "ahead.json").read_text()))
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_hint_costs_nothing_but_time(client: Client) -> None:
     for text in ("", "[]", "{", '{"v": 1, "x": 3}', '{"v": 2}'):
         (client.folder / "state" / "cache" / "ahead.json").write_text(text)
         ids.append(client.submit(SPEC, "again"))
-        assert hints(client)["v"] == ahead.FORMAT, text
+        assert remembered(client)["v"] == hints.FORMAT, text
     client.run("wait", *ids)
 
 
@@ -109,19 +109,46 @@ def test_a_host_that_is_gone_is_told_once_and_soon(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["submit", "a.yaml"], (["a.yaml"], None, None, None)),
-        (["--json", "--hosts", "h.yaml", "submit", "a.yaml", "--host=x", "--wait"], (["a.yaml"], "x", "h.yaml", None)),
-        (["submit", "--set", "env.A=1", "a.yaml", "b.yaml"], (["a.yaml", "b.yaml"], None, None, None)),
-        (["submit", "--transport", "openssh", "a.yaml"], (["a.yaml"], None, None, "openssh")),
+        (["submit", "a.yaml"], ("submit", "stage", ["a.yaml"], None, None, None)),
+        (
+            ["--json", "--hosts", "h.yaml", "submit", "a.yaml", "--host=x", "--wait"],
+            ("submit", "stage", ["a.yaml"], "x", "h.yaml", None),
+        ),
+        (
+            ["submit", "--set", "env.A=1", "a.yaml", "b.yaml"],
+            ("submit", "stage", ["a.yaml", "b.yaml"], None, None, None),
+        ),
+        (["submit", "--transport", "openssh", "a.yaml"], ("submit", "stage", ["a.yaml"], None, None, "openssh")),
+        (["logs", "submit"], ("logs", "tail", ["submit"], None, None, None)),
+        (["wait", "x", "y", "--timeout", "5s"], ("wait", "look", ["x", "y", "5s"], None, None, None)),
+        (["--timings", "ls"], ("ls", "look", [], None, None, None)),
         (["submit", "a.yaml", "--dry-run"], None),
         (["submit", "--help"], None),
         (["submit"], None),
-        (["logs", "submit"], None),
-        (["wait", "x"], None),
+        (["ls", "--offline"], None),
+        (["show", "x", "--offline"], None),
+        (["show", "x", "--help"], None),
+        (["wait"], None),
+        (["hosts", "ls"], None),
+        (["--version"], None),
     ],
 )
-def test_what_counts_as_a_submit(words: list[str], found: object) -> None:
-    assert ahead._as_submit(words) == found
+def test_what_a_command_line_asks_of_hosts(words: list[str], found: object) -> None:
+    asked = ahead._asked(words)
+    assert (None if asked is None else tuple(vars(asked).values())) == found
+
+
+def test_commands_that_read_go_ahead_too_over_one_connection(lab: Lab, client: Person) -> None:
+    id_ = client.submit("device: cpu\ncommand: [sleep, '600']\ngrace: 0s\n", "long")
+    client.until(id_, "RUNNING")
+    for words in (["ls"], ["show", id_], ["logs", "long"], ["pull", id_], ["cancel", id_]):
+        before = logins(lab)
+        Client.run(client, *words)
+        assert logins(lab) == before + 1, words
+    client.until(id_, "CANCELLED")
+    before = logins(lab)
+    Client.run(client, "show", id_)  # it is over: nobody is asked, so nothing is begun
+    assert logins(lab) == before
 
 
 def test_what_goes_wrong_ahead_is_told_by_the_first_use(lab: Lab, client: Client) -> None:

@@ -1,0 +1,120 @@
+"""What is remembered of the ways to hosts, for commands that begin to connect before they have read anything.
+
+Kept in the state folder: how each host is reached according to the hosts file as it then was, and which host a spec
+file's jobs went to. A hint decides nothing (see `ahead`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobrunner.transport.settings import HostTarget
+
+FORMAT = 3
+KEPT = 100  # so many spec files are remembered
+_LIMITS = ("connect_s", "request_s", "retry_s")
+
+
+def ways(home: Path, hosts_file: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What is remembered under this hosts file: `{"specs": {path: alias}, "targets": {alias: options}}`; {} if nothing
+    is, or if the file has changed since."""
+    where = _read(home).get(_key(hosts_file, environ))
+    return where if isinstance(where, dict) and where.get("stamp") == _stamp(hosts_file) else {}
+
+
+def target(alias: str, options: Mapping[str, Any], home: Path) -> HostTarget:
+    """The target that was remembered. Raises JobrunnerError, KeyError, TypeError or ValueError where it is nonsense."""
+    from jobrunner.service.session import attended
+    from jobrunner.transport.settings import HostTarget, TransportSettings
+
+    limits: dict[str, Any] = {name: float(options[name]) for name in _LIMITS}
+    return HostTarget.of(
+        alias,
+        ssh_config=options["ssh_config"],
+        address=options["address"],
+        root=options["root"],
+        python=options["python"],
+        settings=TransportSettings(cache=home / "cache", sockets=home / "ssh", attended=attended(), **limits),
+        transport=str(options["transport"]),
+    )
+
+
+def remember(
+    home: Path, hosts_file: Path, environ: Mapping[str, str], used: Iterable[tuple[Path | None, HostTarget]]
+) -> None:
+    """Keep as hints which targets were used, and for which spec file's jobs. Nothing goes wrong aloud."""
+    hints = _read(home)
+    key, stamp = _key(hosts_file, environ), _stamp(hosts_file)
+    old = hints.get(key)
+    where: dict[str, Any] = old if isinstance(old, dict) and old.get("stamp") == stamp else {"stamp": stamp}
+    before = json.dumps(where, sort_keys=True)
+    specs, targets = where.setdefault("specs", {}), where.setdefault("targets", {})
+    for path, target in used:
+        if path is not None:
+            specs.pop(os.path.abspath(path), None)
+            specs[os.path.abspath(path)] = target.alias
+        targets[target.alias] = {
+            "ssh_config": target.ssh_config,
+            "address": target.address,
+            "root": target.root,
+            "python": target.python,
+            "transport": target.transport,
+            "shared": _shared(target) if target.transport == "openssh" else None,
+            **{name: getattr(target.settings, name) for name in _LIMITS},
+        }
+    where["specs"] = dict(list(specs.items())[-KEPT:])
+    if json.dumps(where, sort_keys=True) != before:
+        _write(home, {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})
+
+
+def _shared(target: HostTarget) -> dict[str, Any]:
+    """What the command line of a shared connection is made from, beside the above."""
+    config, settings = target.config, target.settings
+    return {
+        "digest": config.digest,
+        "strict": config.strict,
+        "ciphers": config.ciphers,
+        "others": bool(config.control_path),  # the user's own may be up: that is to be looked at first
+        "limit": target.connect_limit,
+        "probe_s": settings.probe_s,
+        "dead_after_s": settings.dead_after_s,
+    }
+
+
+def _file(home: Path) -> Path:
+    return home / "cache" / "ahead.json"
+
+
+def _key(hosts_file: Path, environ: Mapping[str, str]) -> str:
+    return f"{os.path.abspath(hosts_file)}|{environ.get('JOBRUNNER_SSH_CONFIG', '')}"
+
+
+def _stamp(hosts_file: Path) -> list[int] | None:
+    try:
+        seen = os.stat(hosts_file)
+    except OSError:
+        return None
+    return [seen.st_mtime_ns, seen.st_size, seen.st_ino]
+
+
+def _read(home: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_file(home).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("v") == FORMAT else {}
+
+
+def _write(home: Path, hints: Mapping[str, Any]) -> None:
+    file = _file(home)
+    aside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside.write_text(json.dumps(hints), encoding="utf-8")
+        os.replace(aside, file)
