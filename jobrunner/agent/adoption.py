@@ -15,6 +15,7 @@ class Adopter(Supervisor):
     adopted = True
 
     def begin(self):
+        self.note_oom_counts()
         self.started = jobs.start(self.layout, self.job_id, self.attempt) or {}
         self.cards = sorted(self.started.get("cards") or [])
         self.command = self.started.get("command")

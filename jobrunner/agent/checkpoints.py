@@ -108,11 +108,11 @@ def scan(layout, job_id, request, final=False):
 
     `complete` means: settled (for `SETTLE_S`, unless `final`: nothing of the job runs) and whole by its structure.
     """
-    from . import ckptcheck
-
     patterns = _patterns(request)
     if not patterns:
         return []
+    from . import ckptcheck
+
     known = noted(layout, job_id)
     moment = _Moment(layout, job_id)
     records = []

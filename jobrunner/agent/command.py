@@ -26,12 +26,19 @@ class Plan:
         self.hccl_port = hccl_port
 
 
-def become(layout, plan, status):
-    """Set up and exec; never returns. `status` is the private descriptor (not inherited over exec)."""
+def become(layout, plan, status, committed):
+    """Set up and exec; never returns. `status` is the private descriptor (not inherited over exec).
+
+    `committed()` waits until the start is committed: before it, files of the job are read, and nothing else is done.
+    """
     try:
-        _reset_signals()
-        argv, environment, work = prepare(layout, plan)
-        os.chdir(work)
+        try:
+            _reset_signals()
+            build, others = gather(layout, plan)
+        finally:
+            committed()
+        argv, environment = prepare(build, others)
+        os.chdir(build.work)
         _tell(status, phase="command")
         kernel.die_with_parent(0)
         _tell(status, launch="{}".format(_exec(argv, environment)))
@@ -86,24 +93,27 @@ def _say(text):
         pass
 
 
-def prepare(layout, plan):
-    """`(argv, environment, work folder)` of the command, in bytes. Raises SetupFailed, AgentError or OSError."""
+def gather(layout, plan):
+    """`(Build, {other job that the command names: its checkpoint})`: what the job's files tell."""
     request = jobs.request(layout, plan.job_id) or {}
-    run = jobs.run_of(request)
+    checkpoint, others = _resume(layout, plan.job_id, jobs.run_of(request))
+    return command_build.Build(layout, plan, request, checkpoint, _say), others
+
+
+def prepare(build, others):
+    """`(argv, environment)` of the command, in bytes; its work folder is made. Raises SetupFailed, AgentError or
+    OSError."""
     from . import worktree
 
-    worktree.materialise(layout, plan.job_id, plan.attempt, carry_from=plan.attempt - 1 if plan.attempt > 1 else None)
-    files.make_dir(os.path.join(layout.job(plan.job_id), b"out"))
-    checkpoint, others = _resume(layout, plan.job_id, run)
-    build = command_build.Build(layout, plan, request, checkpoint, _say)
+    job_id, attempt = build.plan.job_id, build.plan.attempt
+    worktree.materialise(build.layout, job_id, attempt, carry_from=attempt - 1 if attempt > 1 else None)
+    files.make_dir(os.path.join(build.job, b"out"))
     docker = build.options.get("docker")
     if docker:
         from . import command_container
 
-        argv, environment = command_container.prepare(build, docker, others)
-    else:
-        argv, environment = build.plain(others)
-    return argv, environment, build.work
+        return command_container.prepare(build, docker, others)
+    return build.plain(others)
 
 
 def _resume(layout, job_id, run):

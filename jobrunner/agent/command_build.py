@@ -22,21 +22,21 @@ class Build:
         self.job = layout.job(plan.job_id)
         self.work = os.path.join(self.attempt, b"work")
         self.notes = []
+        recorded = env.as_bytes(files.read_json(os.path.join(self.job, b"environ.json")))
+        self._session = env.session_part(recorded)
+        # The secrets, from the one file where they are.
+        self.secrets = env.as_bytes(files.read_json(os.path.join(self.job, b"secrets.json")))
 
     def session(self):
         """What the submitting session had."""
-        return env.session_part(env.as_bytes(files.read_json(os.path.join(self.job, b"environ.json")) or {}))
+        return dict(self._session)
 
     def given(self):
         """What the host's entry, the spec and the secrets set."""
         table = env.as_bytes(self.run.get("host_env"))
         table.update(env.as_bytes(self.run.get("env")))
-        table.update(self.secrets())
+        table.update(self.secrets)
         return table
-
-    def secrets(self):
-        """The secrets, from the one file where they are."""
-        return env.as_bytes(files.read_json(os.path.join(self.job, b"secrets.json")))
 
     def marks(self, container=False):
         """What nobody may change."""

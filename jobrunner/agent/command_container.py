@@ -28,7 +28,7 @@ def prepare(build, docker, others):
     if not containers_plan.is_privileged(docker):
         cards = list(range(len(cards)))
     argv = build.launch(argv, values, cards)
-    secret = {name: values.pop(name) for name in build.secrets() if name in values}
+    secret = {name: values.pop(name) for name in build.secrets if name in values}
     by_name, lines = containers_prepare.split_variables(values)
     _, env_file = containers_prepare.as_descriptor(lines)
     facts = _facts(build, nodes, groups, numbers, folders)

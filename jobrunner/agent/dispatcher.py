@@ -39,6 +39,7 @@ IDLE_S = 60.0  # the slow look beside the notifications
 STARTS = 5  # so often is a start tried whose supervisor breaks
 NOT_NOW = 75  # exit code of a supervisor that could not commit its start here and now
 BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
+QUIET_S = 0.02  # a job that starts while nothing is left for the others is given so much time of its own
 RACE_S = 0.5  # when somebody else acts on a waiting job, it is looked at again so soon
 NO_CARD = -1  # stands for a card whose number is not known yet
 YIELD_S = 1.0  # while cards are left to a colleague, it is looked at so often whether it still comes first
@@ -128,6 +129,7 @@ class Dispatcher:
         kernel.name_process(b"jr-dispatch")
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         signal.signal(signal.SIGCHLD, _nothing)
+        self.handover.wake()
         kernel.trim()
         self.settle_unfinished()
         while True:
@@ -281,7 +283,11 @@ class Dispatcher:
                     patience = min(patience, YIELD_S)
                 busy = any(job_id in self.line.entries for job_id in held)
                 return min(patience, RACE_S) if tried or busy else patience
-            self.try_start(decision.start, decision.cards, tried)
+            if self.try_start(decision.start, decision.cards, tried):
+                then = facts.after(decision.start, decision.cards)
+                if order.decide(then, tried | self.backing_off()).start is None:
+                    self.handover.wait(QUIET_S)
+                    return 0
 
     def nearest(self, held):
         """The entries that nobody is acting on and that are ready; of many, those that a decision can be about now."""
@@ -339,13 +345,13 @@ class Dispatcher:
         return set(self.later)
 
     def try_start(self, entry, cards, skip):
-        """Start one job, or note in `skip` that it cannot be started in this situation."""
+        """Start one job; True. Or note in `skip` that it cannot be started in this situation."""
         taken = starts.take(self.layout, entry, cards, self.handover.clear(entry["device"], cards))
         if taken is None:
             skip.add(entry["id"])
             self.line.again(entry["id"])
             self.checked = 0.0
-            return
+            return False
         self.ahead.stand_back(entry["id"])
         self.given[entry["id"]] = (entry["device"], cards)
         self.handover.given(entry["id"], entry["device"], cards)
@@ -353,6 +359,7 @@ class Dispatcher:
         pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop, self.handover.inlet)
         self.supervisors[pid] = entry["id"]
         self.tried[entry["id"]] = entry.get("attempt") or 1
+        return True
 
     def patience(self, waiting, names):
         """Begin a reading if one is due, and say how long nothing needs to be done."""

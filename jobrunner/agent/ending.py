@@ -33,7 +33,8 @@ def end(supervisor):
     if queue.waiting(layout):
         from . import dispatcher
 
-        queue.wake(layout)  # a dispatcher that is not our parent hears of the verdict only so
+        if not supervisor.heard:
+            queue.wake(layout)  # a dispatcher that is not our parent hears of the verdict only so
         dispatcher.ensure_running(layout)
 
 
@@ -55,8 +56,9 @@ def let_go(supervisor):
     held, supervisor.held = supervisor.held, []
     if held:
         leases.release(held)
-        handover.tell(supervisor.inlet, supervisor.job_id)
-        queue.wake(supervisor.layout)
+        supervisor.heard = handover.tell(supervisor.inlet, supervisor.job_id)
+        if not supervisor.heard:
+            queue.wake(supervisor.layout)
         share.publish_leases(supervisor.layout, jobs.running(supervisor.layout))
 
 

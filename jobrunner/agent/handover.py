@@ -6,7 +6,9 @@ as they were: what carries a job's mark comes from what carried it before. So th
 is wherever one of these is not so: another dispatcher's job, a supervisor that was killed, jobs in containers.
 """
 
+import fcntl
 import os
+import select
 
 
 class Handover:
@@ -19,6 +21,17 @@ class Handover:
         self._given = {}
         self._unread = b""
         self._clear = set()
+
+    def wake(self):
+        """From now on this process gets SIGIO when something is told."""
+        fcntl.fcntl(self._outlet, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._outlet, fcntl.F_SETFL, fcntl.fcntl(self._outlet, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def wait(self, seconds):
+        """Sleep so long, or until something is told."""
+        poller = select.poll()
+        poller.register(self._outlet, select.POLLIN)
+        poller.poll(int(seconds * 1000))
 
     def descriptors(self):
         """What a supervisor must not keep of it."""
@@ -54,9 +67,12 @@ class Handover:
 
 
 def tell(inlet, job_id):
-    """In a supervisor: nothing of the job is left, and its cards' names are free."""
-    if inlet is not None:
-        try:
-            os.write(inlet, job_id.encode("ascii") + b"\n")
-        except OSError:
-            pass  # that dispatcher is gone, or does not listen: the next one looks for itself
+    """In a supervisor: nothing of the job is left, and its cards' names are free. False if nobody hears it: that
+    dispatcher is gone, or does not listen."""
+    if inlet is None:
+        return False
+    try:
+        os.write(inlet, job_id.encode("ascii") + b"\n")
+        return True
+    except OSError:
+        return False

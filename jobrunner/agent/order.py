@@ -5,6 +5,8 @@ Between users: fewest card-seconds lately, then age. Among one's own: priority, 
 could start. docs/sharing.md says it in words.
 """
 
+import copy
+
 from . import trials
 from .limits import allowed, counted, default_cpu_jobs, dependency, not_ready, of_hosts_file  # noqa: F401 - part of this page
 
@@ -76,6 +78,16 @@ class Situation:
         self.refuse = refuse or (lambda device, indexes, cards: None)
         self.wide_after_s = wide_after_s
         self.misfits = {}  # what `impossible` found, as many jobs ask for the same
+
+    def after(self, entry, cards):
+        """The situation once that job has been started on these cards."""
+        then = copy.copy(self)
+        then.waiting = [other for other in self.waiting if other["id"] != entry["id"]]
+        then.free = dict(self.free, **{entry["device"]: self.free.get(entry["device"], set()) - set(cards)})
+        cards, limit = sorted(cards), entry.get("timeout_s")
+        job = {"cards": cards, "device": entry["device"], "left_s": limit, "sweep": trials.id_of(entry)}
+        then.running = [*self.running, job]
+        return then
 
     def pick(self, entry, cards):
         """`(cards that a job would get of these, None)`, or `(None, why it gets none)`."""

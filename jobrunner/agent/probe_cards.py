@@ -123,7 +123,9 @@ def _ascend(root, home):
 
 
 def _cann_version(place):
-    """The version of a CANN below `place`: its install record, else the name of its folder."""
+    """The version of a CANN below `place`: its install record, else the name of its folder; None if it is none."""
+    if not os.path.isdir(place):
+        return None
     for pattern in (b"*-linux/ascend_*_install.info", b"ascend_*_install.info", b"*-linux/version.info"):
         for path in sorted(glob.glob(os.path.join(place, pattern))):
             version = _version_in(path)

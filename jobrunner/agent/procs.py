@@ -50,11 +50,11 @@ def _slurp(path, limit):
     try:
         pieces = []
         while limit > 0:
-            piece = os.read(handle, min(limit, 1 << 16))
-            if not piece:
-                break
-            pieces.append(piece)
-            limit -= len(piece)
+            size = min(limit, 8192)
+            pieces.append(os.read(handle, size))
+            if len(pieces[-1]) < size:
+                break  # of these files the kernel gives as much as was asked for, or the rest
+            limit -= size
         return b"".join(pieces)
     except OSError:
         return b""

@@ -1,10 +1,12 @@
 """Start a job: its lock, its cards' leases (all or none), a look at who is still there, its supervisor."""
 
+import gc
 import os
 
 from . import files, jobs, leases, procs, trials
 from .layout import card_name
 
+_loaded = False
 CHANGING = ("attempt", "hold", "not_before", "priority", "queued_at")  # what of an entry is rewritten while it waits
 
 
@@ -106,6 +108,10 @@ def start(layout, entry, cards, lock, held, drop, inlet=None):
 
 def load():
     """Load, once, what supervisors and commands need: each is forked with it, and they share its memory."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
     from . import (  # noqa: F401
         checkpoints,
         command,
@@ -120,6 +126,9 @@ def load():
     )
 
     launchers.get("nohup")
+    files.digest(b"")  # it has a module of its own
+    gc.collect()
+    getattr(gc, "freeze", int)()  # what is here stays: a fork's collections need not touch, and so copy, it
 
 
 def _supervise(layout, entry, cards, lock, held, drop, inlet, other):

@@ -45,6 +45,7 @@ class Supervisor:
         values = settings.read(layout)[0]
         self.check_s = max(0.1, values["check_s"])
         self.log_guard = logguard.Guard(layout, job_id, os.path.join(self.folder, b"log"), values["log_warn_mb"])
+        self.heard = False  # that dispatcher has heard of it
         self.terminal = None
         self.child = self.status = self.command = None
         self.told = {}
@@ -63,7 +64,6 @@ class Supervisor:
         """The whole life of an attempt. Returns the exit code of the supervisor itself."""
         kernel.name_process(b"jr-supervise")
         self.catch_signals()
-        self.note_oom_counts()
         try:
             self.begin()
         except (OSError, AgentError) as error:
@@ -99,9 +99,6 @@ class Supervisor:
         if ahead.undo_lost_start(self.folder):
             flags |= os.O_TRUNC
         self.log = os.open(os.path.join(self.folder, b"log"), flags, 0o600)
-        records = room.records(self.layout, self.job_id, self.attempt)
-        for path in records:
-            room.reserve(path, sync=False)
         self.take_ports()
         if (self.run_spec.get("runtime") or {}).get("docker"):
             starts.expect_containers(self.layout)
@@ -112,6 +109,10 @@ class Supervisor:
         )
         kernel.become_subreaper()
         go = self.fork_command()
+        records = room.records(self.layout, self.job_id, self.attempt)
+        for path in records:
+            room.reserve(path, sync=False)
+        self.note_oom_counts()
         self.mono = time.monotonic()
         self.guard = stray.guard(self.run_spec, self.mono)
         late = files.promises_room(self.folder)
@@ -168,22 +169,27 @@ class Supervisor:
         return go
 
     def in_child(self, status, wait, others):
-        """In the command's process: keep what it is to inherit, close the rest, wait for the start to be committed."""
+        """In the command's process: keep what it is to inherit, close the rest, and become the command once the start
+        is committed."""
         kernel.die_with_parent(signal.SIGKILL)
         kernel.name_process(b"jr-setup")
         for descriptor in others:
             os.close(descriptor)
         os.setsid()
         self.terminal.enter()
-        if os.read(wait, 1) != b"g":
-            os._exit(0)
-        procs.close_all_but([0, 1, 2, status, *self.held])
+        procs.close_all_but([0, 1, 2, status, wait, *self.held])
         for descriptor in self.held:
             os.set_inheritable(descriptor, True)
         from . import command
 
+        def committed():
+            if os.read(wait, 1) != b"g":
+                os._exit(0)
+            os.close(wait)
+
         ports = [*self.ports, None, None]
-        command.become(self.layout, command.Plan(self.job_id, self.attempt, self.cards, ports[0], ports[1]), status)
+        plan = command.Plan(self.job_id, self.attempt, self.cards, ports[0], ports[1])
+        command.become(self.layout, plan, status, committed)
 
     def record_start(self, sync=True):
         """Write start.json: who supervises, what it started, with which cards."""

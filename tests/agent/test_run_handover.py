@@ -91,7 +91,8 @@ def test_whose_cards_are_clear() -> None:
     try:
         assert not memory.clear("npu", [0]) and not memory.clear("npu", [])
         memory.given("ajob000001", "npu", [0, 1])
-        handover.tell(memory.inlet, "ajob000001")
+        assert handover.tell(memory.inlet, "ajob000001")
+        memory.wait(60)  # until something is told
         handover.tell(memory.inlet, "astranger1")
         memory.listen()
         assert memory.clear("npu", [1, 0]) and not memory.clear("mlu", [0]) and not memory.clear("npu", [0, 2])
@@ -104,7 +105,7 @@ def test_whose_cards_are_clear() -> None:
     finally:
         for handle in (*memory.descriptors(), memory.inlet):
             os.close(handle)
-    handover.tell(memory.inlet, "ajob000001")  # nobody listens any more: no error
+    assert not handover.tell(memory.inlet, "ajob000001")  # nobody listens any more: no error
 
 
 def test_the_next_jobs_find_their_folders_made(runs_here: Runs) -> None:

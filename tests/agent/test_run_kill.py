@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agentproc import agent_host, job, until
-from tests.support.running import FINAL, Runs, gone, kill, of_job
+from tests.support.running import FINAL, Runs, gone, kill, of_job, parent
 
 
 @pytest.fixture
@@ -57,9 +57,10 @@ def test_supervisor_and_command_killed_a_stray_lives(runs: Runs) -> None:
 def test_all_killed(runs: Runs) -> None:
     runs.submit("akillall1", "sleep 600")
     start = runs.running("akillall1")
-    kill(start["supervisor"]["pid"])
+    os.kill(start["supervisor"]["pid"], signal.SIGSTOP)  # it sees nothing of what comes now
     for pid in of_job("akillall1"):
         kill(pid)
+    kill(start["supervisor"]["pid"])
     view = runs.final("akillall1")
     assert (view["state"], view["reason"]) == ("LOST", "killed") and str(start["supervisor"]["pid"]) in view["evidence"]
 
@@ -91,6 +92,8 @@ def test_reboot(runs: Runs) -> None:
     for job_id, retry in (("areboot01", None), ("areboot02", {"max": 1, "on": ["lost"], "backoff_s": 0})):
         runs.submit(job_id, "test $JOBRUNNER_ATTEMPT = 2 || sleep 600", retry=retry, limits={"cpu_jobs": 4})
         start = runs.running(job_id)
+        dispatcher = parent(start["supervisor"]["pid"])
+        os.kill(dispatcher, signal.SIGSTOP)  # nobody sees it before it looks as after a reboot
         kill(start["supervisor"]["pid"])
         for pid in of_job(job_id):
             kill(pid)
@@ -99,6 +102,7 @@ def test_reboot(runs: Runs) -> None:
         record["supervisor"].update(boot_id="00000000-0000-4000-8000-000000000000", pid=os.getpid())
         record["command"]["boot_id"] = record["supervisor"]["boot_id"]
         path.write_text(json.dumps(record))
+        os.kill(dispatcher, signal.SIGCONT)
     view = runs.final("areboot01")
     assert (view["state"], view["reason"]) == ("LOST", "host_reboot")
     view = runs.final("areboot02")

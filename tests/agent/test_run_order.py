@@ -31,6 +31,15 @@ def test_own_order_is_priority_then_age() -> None:
     assert [found["id"] for found in order.own_order(entries)] == ["c", "a", "b"]
 
 
+def test_what_is_left_after_a_start() -> None:
+    made = situation([entry("a"), entry("b", card_ids=[0]), entry("c", sweep={"id": "s", "parallel": 1})], {0, 1})
+    assert started(made) == "a" and started(made.after(made.waiting[0], [0])) == "c"
+    assert started(made.after(made.waiting[0], [1])) == "b" and started(made.after(made.waiting[2], [0])) == "a"
+    trials = situation([entry(name, sweep={"id": "s", "parallel": 1}) for name in "ab"], {0, 1})
+    assert started(trials) == "a" and started(trials.after(trials.waiting[0], [0])) is None
+    assert len(made.waiting) == 3 and made.free == {"npu": {0, 1}} and made.running == []
+
+
 def test_small_ones_pass_a_wide_one_until_it_has_waited_ten_minutes() -> None:
     young, old = entry("a", 4, waited_s=599), entry("a", 4, waited_s=601)
     assert started(situation([young, entry("b")], {0, 1})) == "b"
