@@ -36,8 +36,10 @@ def run(session, request):
         known = _known_hashes(layout, job_id)
         working = Working(session)
         files = [_described(layout, job_id, item, have, known, working) for item in items]
-        session.send_json({"files": files, "skipped": skipped})
-        sent = _hand_out(session, layout.job(job_id), items)
+        coming = _unasked(items, request.get("ahead"))
+        session.send_json({"files": files, "skipped": skipped, "coming": coming})
+        sent = _hand_out_each(session, layout.job(job_id), items, list(range(coming)))
+        sent += _hand_out(session, layout.job(job_id), items)
         return {"sent": sent}
     finally:
         mark.drop()
@@ -196,6 +198,20 @@ def _digest(folder, item, working):
 def _mark(seen):
     """What tells that a file has changed or was replaced."""
     return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def _unasked(items, ahead):
+    """How many files of the list follow it at once: all up to the first that would make it more `bytes`, or `files`."""
+    files, room = (ahead.get(key) for key in ("files", "bytes")) if isinstance(ahead, dict) else (0, 0)
+    if not isinstance(files, int) or not isinstance(room, int):
+        raise AgentError("bad_request", "how much may come unasked has to be numbers: {!r}".format(ahead))
+    count = 0
+    for item in items[: max(0, files)]:
+        room -= item.seen.st_size
+        if room < 0:
+            break
+        count += 1
+    return count
 
 
 def _hand_out(session, folder, items):

@@ -22,6 +22,9 @@ from jobrunner.cli.words import size, visible
 from jobrunner.core.errors import UsageError
 from jobrunner.service.results import CheckpointList, PullResult
 
+MOST_SHOWN = 60
+"""Of more files than these a terminal is shown the first half of so many."""
+
 
 def checkpoints(
     out: Output,
@@ -80,7 +83,11 @@ def pull(
 
 def _pulled_text(out: Output, result: PullResult) -> None:
     if result.files:
-        out.table(file_table(result.files))
+        many = out.terminal and len(result.files) > MOST_SHOWN
+        shown = result.files[: MOST_SHOWN // 2] if many else result.files
+        out.table(file_table(shown))
+        if len(shown) < len(result.files):
+            out.line(f"… and {len(result.files) - len(shown):,} more (--json lists them all)")
         total = sum(item.get("size") or 0 for item in result.files)
         out.say(f"{plural(len(result.files), 'file')} ({size(total)}) in {result.to}")
     elif not result.errors:

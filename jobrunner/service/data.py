@@ -128,9 +128,9 @@ def _answer(stream: Stream, key: str) -> dict[str, Any]:
 class _Asking:
     """Asks for one file after another; what was asked for ahead comes in that order."""
 
-    def __init__(self, stream: Stream, moved: _Moved) -> None:
+    def __init__(self, stream: Stream, moved: _Moved, coming: int = 0) -> None:
         self._stream, self._moved = stream, moved
-        self._asked: deque[tuple[int, int]] = deque()
+        self._asked: deque[tuple[int, int]] = deque((index, 0) for index in range(coming))
 
     def ahead(self, indexes: list[int]) -> None:
         """These files will be wanted next, in this order and from their first byte on."""
@@ -139,14 +139,23 @@ class _Asking:
 
     def __call__(self, index: int, offset: int) -> Transfer:
         while self._asked and self._asked[0] != (index, offset):
-            self._asked.popleft()  # not wanted that way after all: heard to its end
-            for _ in _Arriving(self._stream, self._moved):
-                pass
+            self._pass_over()  # not wanted that way after all
         if self._asked:
             self._asked.popleft()
         else:
             self._stream.send_json({"get": index, "offset": offset})
         return _Arriving(self._stream, self._moved)
+
+    def finish(self) -> None:
+        """Hear to its end what was asked for and is not wanted; then say that this is all."""
+        while self._asked:
+            self._pass_over()
+        self._stream.send_json({"done": True})
+
+    def _pass_over(self) -> None:
+        self._asked.popleft()
+        for _ in _Arriving(self._stream, self._moved):
+            pass
 
 
 def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
@@ -195,19 +204,21 @@ def _named(error: HostError) -> JobrunnerError:
 
 
 def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any], moved: _Moved) -> Pulled:
-    from jobrunner.service.download import have, save
+    from jobrunner.service.download import AHEAD_BYTES, AHEAD_FILES, have, is_empty, save
     from jobrunner.service.lanes import Lanes
 
     assert row.host is not None
     link = session.link(row.host)
-    with link.stream("collect", id=row.id, have=have(to), **wanted) as stream:
+    ahead = {"files": AHEAD_FILES, "bytes": AHEAD_BYTES} if is_empty(to) else None
+    with link.stream("collect", id=row.id, have=have(to), ahead=ahead, **wanted) as stream:
         listed = _answer(stream, "files")
         for entry in listed.get("skipped", []):
             session.warn(f"{entry.get('path')}: not fetched: {entry.get('why')}")
-        asking = _Asking(stream, moved)
+        coming = max(0, min(listed.get("coming", 0), len(listed["files"])))
+        asking = _Asking(stream, moved, coming)
         with Lanes(link.bulk, row.id, moved.add, lambda: stream.send_json({"tick": True})) as lanes:
-            pulled = save(listed["files"], asking, to, session.progress, asking.ahead, lanes)
-        stream.send_json({"done": True})
+            pulled = save(listed["files"], asking, to, session.progress, asking.ahead, lanes, coming)
+        asking.finish()
         _answer(stream, "ok")
     for refused in pulled.refused:
         session.warn(f"{refused.path}: not fetched: {refused.why}")

@@ -25,16 +25,15 @@ from jobrunner.service.localdisk import check_space, local_troubles
 from jobrunner.service.locks import FileLock
 from jobrunner.service.names import shown
 from jobrunner.service.progress import NoProgress, Progress
-from jobrunner.service.pullplan import DownloadPlan, Folders, Item, Refused, have, plan
+from jobrunner.service.pullplan import LOCK_NAME, DownloadPlan, Folders, Item, Refused, have, is_empty, plan
 
 if TYPE_CHECKING:
     from jobrunner.service.lanes import Lanes
 
-__all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "have", "plan", "save"]
+__all__ = ["DownloadPlan", "Fetch", "Pulled", "Refused", "Saved", "Transfer", "have", "is_empty", "plan", "save"]
 
 PIECE = 1024 * 1024
 SYNC_FROM = 1024 * 1024
-LOCK_NAME = ".jobrunner-pull.lock"
 AHEAD_FILES, AHEAD_BYTES = 1024, 16 * 1024 * 1024
 """So much is asked for at once, before it is wanted: small files do not cost a round trip each."""
 Parts = dict[Path, set[str]]
@@ -83,14 +82,15 @@ def save(
     progress: Progress | None = None,
     ahead: Callable[[list[int]], None] | None = None,
     lanes: Lanes | None = None,
+    coming: int = 0,
 ) -> Pulled:
     """Fetch the files of the host's list (`path`, `size`, `sha256` or None, `mtime`, `mode`) into the folder `to`.
 
-    `ahead` is told the indexes that `fetch` will be called for next, in order and from the first byte on; big files
-    come over `lanes` instead. Files that
-    are refused, or change on the host while they are read, are reported and the others taken. Raises UsageError
-    `disk_full`, `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what arrives is
-    twice not what the host says; errors of `fetch` pass through. What arrived stays for next time.
+    `ahead` is told the indexes that `fetch` will be called for next, in order and from the first byte on; the first
+    `coming` files of the list are on their way already; big files come over `lanes` instead. Files that are refused, or
+    change on the host while they are read, are reported and the others taken. Raises UsageError `disk_full`,
+    `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what arrives is twice not
+    what the host says; errors of `fetch` pass through. What arrived stays for next time.
     """
     shows = progress or NoProgress()
     with local_troubles(to):
@@ -105,7 +105,7 @@ def save(
     chosen = plan(files, to)
     number = shows.start(f"pulling {len(chosen.items)} file{'' if len(chosen.items) == 1 else 's'}", chosen.size)
     try:
-        return _save(chosen, _Way(files, fetch, lanes), shows, number, ahead)
+        return _save(chosen, _Way(files, fetch, lanes), shows, number, ahead, coming)
     finally:
         shows.finish(number)
         lock.release()
@@ -117,6 +117,7 @@ def _save(
     progress: Progress,
     number: int,
     ahead: Callable[[list[int]], None] | None,
+    coming: int,
 ) -> Pulled:
     saved: list[Saved] = []
     refused = list(chosen.refused)
@@ -126,7 +127,8 @@ def _save(
         check_space(chosen.to, sum(_missing(item, parts) for item, digest in wanted if digest is None))
     ours: set[tuple[int, int]] = set()
     folders = Folders(chosen.to)
-    foretold = _Foretold([item for item, digest in wanted if digest is None and not way.is_wide(item)], ahead, parts)
+    small = [item for item, digest in wanted if digest is None and not way.is_wide(item)]
+    foretold = _Foretold(small, ahead, parts, coming)
     for item, digest in wanted:
         if digest is not None:
             with local_troubles(item.local):
@@ -161,9 +163,11 @@ class _Way:
 class _Foretold:
     """Tells in batches what will be fetched: as far as nothing of it is here yet, and not too much at once."""
 
-    def __init__(self, items: list[Item], ahead: Callable[[list[int]], None] | None, parts: Parts) -> None:
+    def __init__(self, items: list[Item], ahead: Callable[[list[int]], None] | None, parts: Parts, coming: int) -> None:
         self._items, self._ahead, self._parts = items, ahead, parts
-        self._now = self._told = self._half = 0
+        self._now = 0
+        self._told = sum(item.index < coming for item in items)
+        self._half = self._told // 2
 
     def go_on(self) -> None:
         """The next file is about to be fetched."""

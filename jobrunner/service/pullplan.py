@@ -14,6 +14,7 @@ from typing import Any
 
 from jobrunner.service.names import name_fault, shown
 
+LOCK_NAME = ".jobrunner-pull.lock"
 _MOST_LISTED = 20_000
 GOOD_S = 0.5
 """For so long what was seen of a folder counts: many small files arrive in one."""
@@ -69,6 +70,15 @@ def have(to: Path) -> list[dict[str, Any]]:
             if len(found) >= _MOST_LISTED:
                 return found
     return found
+
+
+def is_empty(to: Path) -> bool:
+    """True if nothing lies in a folder (or there is none), so that all of the host's list will be wanted."""
+    try:
+        with os.scandir(to) as entries:
+            return all(entry.name == LOCK_NAME for entry in entries)
+    except OSError:
+        return True
 
 
 def plan(files: Sequence[Mapping[str, Any]], to: Path) -> DownloadPlan:

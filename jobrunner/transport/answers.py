@@ -69,7 +69,7 @@ SHAPES: dict[str, Shape] = {
 PARTS: dict[str, Shape] = {
     "tail": {"attempt?": int, "offset?": int, "size?": int, "note?": str},
     "stage": {"need?": [int], "exists?": {"*": Maybe(_VIEW)}},
-    "collect": {"files?": [dict], "skipped?": [dict], "sha256?": str},
+    "collect": {"files?": [dict], "skipped?": [dict], "coming?": int, "sha256?": str},
     "ranges": {"sha256?": str, "range?": bool},
     "parts": {"lack?": [[int]]},
 }

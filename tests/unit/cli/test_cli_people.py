@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cli_fakes import DONE, FINDING, ROW
 
+from jobrunner.cli import output
 from jobrunner.cli.tables import Column, Table
 from jobrunner.cli.words import with_local_times
 from jobrunner.core.errors import ConnectError
@@ -85,6 +86,16 @@ def test_a_time_limit_counts_for_more_than_a_silent_host(cli, fake):
     fake.answers["jobs.wait"] = results.WaitResult(rows=[ROW], timed_out=True, errors=[silent], hosts_asked=1)
     ran = cli("wait", "k3", "--timeout", "1s")
     assert ran.code == 124 and "the time limit of the waiting has passed" in ran.err
+
+
+def test_thousands_of_files_do_not_run_a_terminal_over(cli, fake, monkeypatch):
+    files = [{"path": f"f{number:04}", "size": 5, "sha256": "cd" * 32} for number in range(2000)]
+    fake.answers["data.pull"] = results.PullResult(row=DONE, to="/out", files=files)
+    assert "f1999" in cli("pull", "k3").out  # into a pipe or file goes all of it
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    ran = cli("pull", "k3")
+    assert "f0029" in ran.out and "f0030" not in ran.out and "1,970 more" in ran.out
+    assert "2000 files" in ran.err
 
 
 def test_empty_answers_are_no_riddles(cli, fake):
