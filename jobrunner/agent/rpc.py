@@ -145,16 +145,20 @@ class Session:
         kept, self._kept = self._kept, None
         self._write(kept)
 
-    def _write(self, data):
+    def _write(self, *parts):
         if self._kept is not None:
-            self._kept += data
+            self._kept += b"".join(parts)
             if len(self._kept) < wire.CHUNK:
                 return
-            data, self._kept = self._kept, bytearray()
-        view = memoryview(data)
+            parts, self._kept = [self._kept], bytearray()
+        views = [memoryview(part) for part in parts]
         try:
-            while view:
-                view = view[os.write(self._out, view) :]
+            while views:
+                done = os.writev(self._out, views)
+                while views and done >= len(views[0]):
+                    done -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][done:]
         except OSError as error:
             if error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
                 raise ClientGone("the channel is closed") from None
@@ -171,9 +175,9 @@ class Session:
         """Send a piece of a stream as B frames. An empty piece sends nothing."""
         view = memoryview(data)
         while view:
-            piece = view[: wire.CHUNK]
-            view = view[wire.CHUNK :]
-            self._write(wire.pack(b"B", piece.tobytes()))
+            piece = view[: wire.BLOCK]
+            view = view[wire.BLOCK :]
+            self._write(wire.head(b"B", len(piece)), piece)
 
     def send_range(self, handle, at, count):
         """Send `count` bytes of a file as one B frame, copied by the kernel where it can; False if it was too short

@@ -13,7 +13,7 @@ from .files import AgentError
 TICK_S = 5.0
 POLL_S = 0.5
 PAUSE_S = 0.005  # between two looks at a log that grows all the time
-PIECE = 256 * 1024
+PIECE = 1024 * 1024
 
 
 def run(session, request):

@@ -14,6 +14,7 @@ import struct
 
 MAX_FRAME = 64 * 1024 * 1024
 CHUNK = 256 * 1024
+BLOCK = 1024 * 1024  # a B frame of much holds so many bytes
 _HEAD = struct.Struct(">cI")
 
 

@@ -73,7 +73,7 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
     for piece in pieces:
         if piece.kind == "data":
             out.write(view.feed(piece.data), flush=True)
-            last = (last + piece.data)[-REMEMBERED:] if len(piece.data) < REMEMBERED else piece.data[-REMEMBERED:]
+            last = piece.data if len(piece.data) > REMEMBERED else (last + piece.data)[-REMEMBERED:]
         elif piece.kind == "attempt" and piece.attempt != attempt:  # the same one again: a link that came back
             out.write(view.close(), flush=True)
             view = LogView(terminal=terminal)
@@ -87,7 +87,7 @@ def _as_text(out: Output, pieces: Iterable[LogPiece], raw: bool, follow: bool) -
     if row is not None and not last and not follow:
         _nothing_shown(out, row)
     if row is not None and attempt in (None, row.attempt):
-        _why_it_failed(out, row, last, evidence)
+        _why_it_failed(out, row, last[-REMEMBERED:], evidence)
     return row
 
 

@@ -15,6 +15,7 @@ from jobrunner.service.jobs import evidence_text
 from jobrunner.service.reconcile import look, reconcile, take_over
 from jobrunner.service.results import LogPiece
 from jobrunner.service.session import Session
+from jobrunner.service.wider import Wider
 
 if TYPE_CHECKING:
     from jobrunner.transport.link import HostLink
@@ -128,7 +129,7 @@ def _with_host(session: Session, id_: str, *, wait: bool) -> JobRow:
 def _stream(
     session: Session, link: HostLink, row: JobRow, place: _Place, *, follow: bool, **wanted: Any
 ) -> Iterator[LogPiece]:
-    """One `tail` on the host; `place` moves with every piece."""
+    """One `tail` on the host; `place` moves with every piece. Where much is to come another one goes on with it."""
     lines = wanted["lines"] if place.offset is None else None
     asked: dict[str, Any] = {
         "id": row.id,
@@ -141,10 +142,13 @@ def _stream(
     filters: dict[str, Any] = {key: wanted[key] for key in ("grep", "since") if wanted[key] is not None}
     if isinstance(filters.get("since"), float | int):
         filters["since"] = {"ago_s": filters["since"]}
+    wider, end = Wider(link), 0
     with link.stream("tail", timeout=SILENCE_S, **asked, **filters) as stream:
-        for kind, payload in stream:
+        for kind, payload in stream.parts():
             if kind == b"B":
                 yield from _data(place.take(payload))
+                if not place.filtered and wider(end - (place.offset or 0)):
+                    break
                 continue
             try:
                 message = stream.message(payload)
@@ -157,9 +161,11 @@ def _stream(
             if "attempt" in message:
                 yield from _data(place.settle(message["attempt"], message.get("offset")))
             if message.get("size") is not None:
+                end = message["size"]
                 yield LogPiece("attempt", attempt=place.attempt, offset=place.offset, size=message["size"])
             elif message.get("note"):
                 yield LogPiece("note", note=str(message["note"]))
+    yield from _stream(session, wider.bulk, row, place, follow=follow, **wanted)
 
 
 def _data(data: bytes) -> Iterator[LogPiece]:

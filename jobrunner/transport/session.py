@@ -178,10 +178,29 @@ class Session:
         while True:
             frame = self.frame()
             yield frame
-            if frame[0] == b"J" and b'"ok"' in frame[1]:
-                message = answers.load(frame[1])
-                if isinstance(message, dict) and "ok" in message:
-                    return
+            if self._ends_it(*frame):
+                return
+
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """As iterating, but a B frame comes in parts, as its bytes come: none is put together."""
+        while True:
+            kind, length = self._head()
+            if kind == b"B":
+                for part in self._parts(length):
+                    yield kind, self._buffer if len(part) == len(self._buffer) else bytes(part)
+                continue
+            payload = self._payload(length)
+            yield kind, payload
+            if self._ends_it(kind, payload):
+                return
+
+    @staticmethod
+    def _ends_it(kind: bytes, payload: bytes) -> bool:
+        """True for the answer that ends a request."""
+        if kind != b"J" or b'"ok"' not in payload:
+            return False
+        message = answers.load(payload)
+        return isinstance(message, dict) and "ok" in message
 
     def frame(self, timeout: float | None = -1.0) -> tuple[bytes, bytes]:
         """The next frame. `timeout` in seconds, None for no limit; by default that of the session.
@@ -205,29 +224,45 @@ class Session:
 
     def pieces(self) -> Iterator[memoryview]:
         """The bytes of one stream as they come, up to its end; messages on the way are looked at and passed over."""
-        if self._kept:
-            self._send(b"")
         while True:
-            self._limit(self.timeout)
-            try:
-                kind, left = self._reader.head()
-            except wire.WireError as error:
-                raise self._no_frame(error) from error
+            kind, length = self._head()
             if kind == b"E":
                 return
             if kind == b"J":
-                self.message(self._reader.exactly(left))
-                continue
-            while left:
-                if self._at >= len(self._buffer):
-                    self._limit(self.timeout)
-                    self._buffer, self._at = self._receive(READ), 0
-                    if not self._buffer:
-                        raise self._ended()
-                piece = memoryview(self._buffer)[self._at : self._at + left]
-                self._at += len(piece)
-                left -= len(piece)
-                yield piece
+                self.message(self._payload(length))
+            else:
+                yield from self._parts(length)
+
+    def _head(self) -> tuple[bytes, int]:
+        """Kind and length of the next frame, whose payload is still to be read."""
+        if self._kept:
+            self._send(b"")
+        self._limit(self.timeout)
+        try:
+            head: tuple[bytes, int] = self._reader.head()
+        except wire.WireError as error:
+            raise self._no_frame(error) from error
+        return head
+
+    def _payload(self, length: int) -> bytes:
+        try:
+            payload: bytes = self._reader.exactly(length)
+        except wire.WireError as error:
+            raise self._no_frame(error) from error
+        return payload
+
+    def _parts(self, left: int) -> Iterator[memoryview]:
+        """The next bytes as they come, so many in all."""
+        while left:
+            if self._at >= len(self._buffer):
+                self._limit(self.timeout)
+                self._buffer, self._at = self._receive(READ), 0
+                if not self._buffer:
+                    raise self._ended()
+            piece = memoryview(self._buffer)[self._at : self._at + left]
+            self._at += len(piece)
+            left -= len(piece)
+            yield piece
 
     def read_json(self, timeout: float | None = -1.0) -> dict[str, Any]:
         """The next frame, which has to be a JSON object; an error answer is raised as AgentError."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from jobrunner.service import wider
+from jobrunner.transport import openssh
 from tests.support.lab import Client, Lab
 from tests.support.quick import QuickClient
 from tests.support.relay import relayed
@@ -50,6 +53,31 @@ def test_any_bytes(quick: QuickClient, lab: Lab) -> None:
     assert not {sign for sign in view if sign < " "} - {"\n"}
     assert quick.run("logs", id_, "-n", "1").stdout.rstrip("\n") == "last, without an end"
     assert quick.run("logs", id_, "--grep", "loss.*0.5", "--raw").stdout.count("\r") == 21
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_a_big_log_goes_on_over_the_connection_for_big_transfers(
+    quick: QuickClient, lab: Lab, monkeypatch: pytest.MonkeyPatch, follow: tuple[str, ...]
+) -> None:
+    id_ = quick.submit("device: cpu\ncommand: seq 1 900000\n", "counts")
+    quick.run("wait", id_)
+    monkeypatch.setattr(wider, "BIG", 1_000_000)
+    monkeypatch.setattr(wider, "FAR_S", 10.0)
+    monkeypatch.setattr(wider, "Thread", AtOnce)
+    opened: list[object] = []
+    real = openssh.open_own
+    monkeypatch.setattr(openssh, "open_own", lambda *given: opened.append(given) or real(*given))
+    shown = quick.run("logs", id_, "--raw", *follow).stdout
+    assert shown == (lab.job_folder(id_) / "1" / "log").read_text() and len(opened) == 1
+    quick.run("logs", id_, "--raw", "--transport", "fabric")
+    assert len(opened) == 1, "nothing is opened where Fabric is wanted"
+
+
+class AtOnce:
+    """A thread that has done its work once it is started."""
+
+    def __init__(self, target: Callable[[], None], **_: object) -> None:
+        self.start = target
 
 
 def test_following_a_filtered_log_over_cuts(client: Client, lab: Lab) -> None:
