@@ -42,10 +42,14 @@ class Pull:
         message = channel.json()
         self.files = message["files"]
         self.skipped = message["skipped"]
+        self.coming = message["coming"]
         self.names = [entry["path"] for entry in self.files]
 
     def get(self, name: str, offset: int = 0) -> tuple[bytes, dict[str, Any]]:
         self.channel.send({"get": self.names.index(name), "offset": offset})
+        return self.hear()
+
+    def hear(self) -> tuple[bytes, dict[str, Any]]:
         data = b""
         while True:
             frame = self.channel.reader.frame()
@@ -215,9 +219,44 @@ def test_odd_names_arrive(host: AgentHost, work: Path) -> None:
     assert all(pull.get(name)[0] == os.fsencode(name) for name in pull.names)
 
 
+def test_many_files_at_once(host: AgentHost, work: Path) -> None:
+    """In the order that they are asked for, over several folders; a link that took a folder's place is not followed."""
+    files = {f"plots/{number % 3}/f{number}": bytes([number]) * (number * 5000) for number in range(60)}
+    put(work, files)
+    pull = Pull(host.channel())
+    pull.channel.send({"each": [pull.names.index(name) for name in files]})
+    assert [pull.hear() for _ in files] == [(data, {"sha256": sha(data)}) for data in files.values()]
+    (work / "plots" / "1").rename(work / "was")
+    (work / "plots" / "1").symlink_to(work / "was")
+    pull.channel.send({"each": [pull.names.index(name) for name in ("plots/0/f0", "plots/1/f1", "plots/2/f2")]})
+    assert [pull.hear()[1] for _ in range(3)] == [
+        {"sha256": sha(b"")},
+        {"sha256": None, "changed": True},
+        {"sha256": sha(files["plots/2/f2"])},
+    ]
+    assert pull.done()["sent"] == sum(map(len, files.values())) + len(files["plots/2/f2"])
+
+
+def test_the_first_files_come_unasked_up_to_so_many_and_so_much(host: AgentHost, work: Path) -> None:
+    put(work, {f"plots/f{number}": b"x" * 1000 for number in range(5)} | {"plots/g": b"y" * 5000})
+    for ahead, count in [
+        ({"files": 3, "bytes": 10**6}, 3),
+        ({"files": 9, "bytes": 2500}, 2),
+        ({"files": 9, "bytes": 9999}, 5),
+        ({"files": 0, "bytes": 10**6}, 0),
+        ({"files": -1, "bytes": -1}, 0),
+        (None, 0),
+    ]:
+        pull = Pull(host.channel(), ahead=ahead)
+        assert pull.coming == count, ahead
+        assert [pull.hear()[0] for _ in range(count)] == [b"x" * 1000] * count
+        assert pull.get("plots/g")[0] == b"y" * 5000
+        assert pull.done()["sent"] == count * 1000 + 5000
+
+
 def test_what_cannot_be_asked_for(host: AgentHost, work: Path) -> None:
     put(work, {"metrics.json": b"1"})
-    for message in [{"get": 5}, {"get": -1}, {"get": "0"}, {"get": 0, "offset": -4}, {}]:
+    for message in [{"get": 5}, {"get": -1}, {"get": "0"}, {"get": 0, "offset": -4}, {}, {"each": 1}, {"each": [9]}]:
         pull = Pull(host.channel())
         pull.channel.send(message)
         with pytest.raises(AgentFailed, match="bad_request"):

@@ -24,8 +24,12 @@ class Stream:
         self.coming: deque[tuple[bytes, bytes]] = deque()
         self.gets: list[tuple[int, int]] = []
         self.waiting = self.most = 0
+        self.done = False
 
     def send_json(self, message: dict[str, Any]) -> None:
+        if "done" in message:
+            self.done = True
+            return
         for index in message.get("each", ()):
             self.send_json({"get": index, "offset": 0})
         if "each" in message:
@@ -106,6 +110,20 @@ def test_a_part_that_proves_wrong_is_asked_for_again_behind_what_was_asked_alrea
     part.write_bytes(b"?" * 3000)
     stream = fetched(host, tmp_path)
     assert stream.gets == [(0, 0), (1, 3000), (1, 0), (2, 0), (3, 0)]
+
+
+def test_files_that_come_unasked_are_taken_in_their_order_and_those_refused_are_heard(tmp_path: Path) -> None:
+    names = ["../up", "a", "b", "c/../d", "e", "../last"]
+    host = Host({name: name.encode() * 100 for name in names})
+    stream, moved = Stream(host), _Moved()
+    stream.send_json({"each": [0, 1, 2, 3]})
+    asking = _Asking(stream, moved, 4)  # type: ignore[arg-type]
+    done = save(host.listing(), asking, tmp_path, None, asking.ahead, None, 4)
+    assert [item.path for item in done.saved] == ["a", "b", "e"] and len(done.refused) == 3
+    assert stream.gets == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
+    asking.ahead([5])
+    asking.finish()
+    assert stream.done and not stream.coming
 
 
 def test_signs_of_life_are_passed_over() -> None:
