@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.agent import parted
 from jobrunner.core.errors import AgentError, ConnectError
 from jobrunner.service.lanes import BIG, FAR_S, NEAR_S, Crew
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from jobrunner.transport.session import Session as Stream
     from jobrunner.upload import Tree
 
-_read_at: Any = parted.read_at
 BLOCK = 256 * 1024
 SILENCE_S = 60.0
 LEAST = BIG
@@ -99,12 +97,11 @@ class Uploads:
                         break
                     stream.send_json({"from": at})
                     while at < end and not crew.stop.is_set():
-                        piece = _read_at(handle, min(BLOCK, end - at), at)
-                        if not piece:
+                        count = min(BLOCK, end - at)
+                        if not stream.send_range(handle, at, count):
                             raise ChangedError(path, "it is shorter")
-                        stream.send_block(piece)
-                        at += len(piece)
-                        self._count(len(piece))
+                        at += count
+                        self._count(count)
             finally:
                 os.close(handle)
             stream.send_json({"done": True})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from jobrunner.agent import parted
 from jobrunner.agent import wire as agent_wire
 from jobrunner.core.errors import HostError, LinkLostError
 from jobrunner.transport import answers, failures
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from paramiko import Channel
 
 wire: Any = agent_wire  # written for Python 3.6, so without types
+read_at: Any = parted.read_at
 SLICE_S = 0.25  # how long one wait on the channel lasts before standard error is looked at
 KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PIECE = 256 * 1024
@@ -145,9 +148,22 @@ class Session:
         for start in range(0, len(data), PIECE):
             self._gather(wire.pack(b"B", bytes(data[start : start + PIECE])))
 
-    def send_block(self, data: bytes) -> None:
-        """Send a piece of a byte stream at once, as one B frame."""
-        self._send(wire.head(b"B", len(data)) + data)
+    def send_range(self, handle: int, at: int, count: int) -> bool:
+        """Send bytes of a file at once, as one B frame. False, and the channel is of no use, if it is shorter."""
+        head, give = wire.head(b"B", count), getattr(self._channel, "send_file", None)
+        if give is None:
+            data = read_at(handle, count, at)
+            if len(data) == count:
+                self._send(head + data)
+            return len(data) == count
+        self._send(head)
+        try:
+            self._push(lambda done: give(handle, at + done, count - done), count)
+        except HostError:
+            if os.fstat(handle).st_size < at + count:
+                return False
+            raise
+        return True
 
     def send_end(self) -> None:
         """Send the end of a byte stream."""
@@ -155,15 +171,19 @@ class Session:
 
     def _send(self, data: bytes) -> None:
         """Send all of it, after what was gathered. Waits while the agent takes nothing, as long as the link lives."""
-        data, at = bytes(self._kept) + data if self._kept else data, 0
+        data = bytes(self._kept) + data if self._kept else data
         self._kept.clear()
         most = getattr(self._channel, "most", PACKET)
-        began, self._asked = time.monotonic(), True
+        self._push(lambda at: self._channel.send(data[at : at + most]), len(data))
+
+    def _push(self, send: Callable[[int], int], count: int) -> None:
+        """Send so many bytes by `send(at)`, which says how many of them were taken."""
+        began, self._asked, at = time.monotonic(), True, 0
         with self._told("sending"):
-            while at < len(data):
+            while at < count:
                 self._channel.settimeout(SLICE_S)
                 try:
-                    sent = self._channel.send(data[at : at + most])
+                    sent = send(at)
                 except TimeoutError:
                     self._drain_stderr()
                     continue

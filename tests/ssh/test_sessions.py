@@ -154,6 +154,19 @@ def test_an_upload_waits_for_a_slow_reader(link: HostLink) -> None:
     assert answer == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
+def test_ranges_of_a_file_and_one_that_it_has_not_got(link: HostLink, tmp_path: Path) -> None:
+    data = os.urandom(3_000_000)
+    (tmp_path / "file").write_bytes(data)
+    with open(tmp_path / "file", "rb") as file:
+        with link.stream("upload", pause=0) as stream:
+            assert stream.send_range(file.fileno(), 1_000_000, 2_000_000)
+            assert stream.send_range(file.fileno(), 0, 1_000_000)
+            stream.send_end()
+            assert stream.result()["sha256"] == hashlib.sha256(data[1_000_000:] + data[:1_000_000]).hexdigest()
+        with link.stream("upload", pause=0) as stream:
+            assert not stream.send_range(file.fileno(), 2_999_999, 2)
+
+
 @pytest.mark.parametrize("transport", ["fabric"], indirect=True)
 def test_bulk_runs_over_a_connection_of_its_own(link: HostLink) -> None:
     assert link.bulk() is link.bulk()
