@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
+from itertools import count
 from pathlib import Path
 
 from following import big
@@ -103,19 +104,21 @@ def small_files(bench: Bench) -> None:
         id_ = first.submit("device: cpu\ncommand: [python3, make.py]\n", "makes", make__py=program)
         first.until(id_, "COMPLETED", seconds=120)
         source = lab.job_folder(id_) / "out"
+        # Where files have just been removed ext4 takes long to make new ones; so nothing is, until the end.
+        place, numbers = bench.place(), count()
         for trip in bench.trips:
             with bench.client([lab], trip) as (client, _):
                 client.env["JOBRUNNER_HOME"] = first.env["JOBRUNNER_HOME"]
-                target, hand = client.folder / "pulled", ByHand(lab, client)
+                hand = ByHand(lab, client)
 
-                def ours(client: Client = client, target: Path = target) -> Taken:
-                    shutil.rmtree(target, ignore_errors=True)
+                def ours(client: Client = client) -> Taken:
+                    target = place / f"pulled{next(numbers)}"
                     took = timed([*OURS, "pull", id_, "--to", str(target)], client.env, client.folder)
                     assert _digest(target) == _digest(source)
                     return took
 
-                def theirs(client: Client = client, target: Path = target, hand: ByHand = hand) -> Taken:
-                    shutil.rmtree(target, ignore_errors=True)
+                def theirs(client: Client = client, hand: ByHand = hand) -> Taken:
+                    target = place / f"pulled{next(numbers)}"
                     argv = ["rsync", "-a", "-e", shlex.join(hand.ssh), f"{lab.alias}:{source}/", f"{target}/"]
                     return timed(argv, client.env, client.folder)
 

@@ -86,10 +86,11 @@ def plan(files: Sequence[Mapping[str, Any]], to: Path) -> DownloadPlan:
     items: list[Item] = []
     refused: list[Refused] = []
     taken: dict[str, str] = {}
+    empty = is_empty(to)
     for index, entry in enumerate(files):
         path = entry.get("path")
         text = path if isinstance(path, str) else repr(path)
-        why = _fault(entry, taken) or in_the_way(to, text)
+        why = _fault(entry, taken) or ("" if empty else in_the_way(to, text))
         if why:
             refused.append(Refused(text, why))
             continue
@@ -174,15 +175,16 @@ class Folders:
 def _item(index: int, entry: Mapping[str, Any], to: Path) -> Item:
     path, size, mtime, digest, mode = (entry.get(key) for key in ("path", "size", "mtime", "sha256", "mode"))
     assert isinstance(path, str) and isinstance(size, int)
-    local = to.joinpath(*(local_name(part) for part in path.split("/")))
+    folder, _, name = path.rpartition("/")
+    above = os.path.join(to, *(local_name(part) for part in folder.split("/")))
     raw = path.encode("utf-8", "surrogateescape")
     which = hashlib.sha256(raw).hexdigest()[:16]
     version = hashlib.sha256(f"{size} {mtime} {digest}".encode("ascii", "backslashreplace")).hexdigest()[:8]
     return Item(
         index=index,
         path=path,
-        local=local,
-        part=local.with_name(f".{which}-{version}.part"),
+        local=Path(above, local_name(name)),
+        part=Path(above, f".{which}-{version}.part"),
         size=size,
         mtime=mtime if isinstance(mtime, str) else None,
         executable=isinstance(mode, int) and bool(mode & 0o100),
