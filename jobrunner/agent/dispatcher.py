@@ -25,6 +25,7 @@ from . import (
     settle,
     share,
     situation,
+    spare,
     starts,
     succession,
     ticket,
@@ -111,6 +112,7 @@ class Dispatcher:
         self.line = line.Line(layout)
         self.handover = handover.Handover()
         self.ahead = ahead.Ahead(layout)
+        self.spare = spare.Spare()
         self.skipped = False
         self.readings = readings.Readings(layout)
         self.supervisors = {}
@@ -177,7 +179,7 @@ class Dispatcher:
                 return
             if pid == 0:
                 return
-            if self.ahead.ended(pid) or self.readings.ended(pid) is not None:
+            if self.ahead.ended(pid) or self.spare.ended(pid) or self.readings.ended(pid) is not None:
                 continue
             job_id = self.supervisors.pop(pid, None)
             if job_id is None:
@@ -278,6 +280,8 @@ class Dispatcher:
             if decision.start is None:
                 self.ticket.show(facts, running)  # when all is started: a free card must not wait for what others read
                 self.fitting.warn(facts, decision)
+                if facts.waiting:
+                    starts.prepare(self.layout, self.spare, self.own(), self.handover.inlet)
                 patience = min(self.patience(facts.waiting, names), self.ahead.begin(facts.waiting))
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)
@@ -355,11 +359,16 @@ class Dispatcher:
         self.ahead.stand_back(entry["id"])
         self.given[entry["id"]] = (entry["device"], cards)
         self.handover.given(entry["id"], entry["device"], cards)
-        drop = [self.lock] + [handle for handle, _ in self.watched.values()] + self.handover.descriptors()
-        pid = starts.start(self.layout, entry, cards, taken[0], taken[1], drop, self.handover.inlet)
+        lock, held = taken
+        pid = starts.start(self.layout, entry, cards, lock, held, self.own(), self.handover.inlet, self.spare)
         self.supervisors[pid] = entry["id"]
         self.tried[entry["id"]] = entry.get("attempt") or 1
         return True
+
+    def own(self):
+        """The descriptors that are no supervisor's."""
+        watched = [handle for handle, _ in self.watched.values()]
+        return [self.lock, *watched, *self.handover.descriptors(), *self.spare.descriptors()]
 
     def patience(self, waiting, names):
         """Begin a reading if one is due, and say how long nothing needs to be done."""

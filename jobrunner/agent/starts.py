@@ -81,28 +81,44 @@ def take(layout, entry, cards, clear=False):
     return lock, held
 
 
-def start(layout, entry, cards, lock, held, drop, inlet=None):
+def start(layout, entry, cards, lock, held, drop, inlet=None, spare=None):
     """Start the supervisor of a job whose lock and leases we hold; its pid. Our copies of them are closed.
 
-    `drop` are descriptors that the supervisor must not keep, `inlet` is where it tells of its end. It is forked without
-    exec where the job asks for this very agent, else the agent that the job names is run.
+    `drop` are descriptors that the supervisor must not keep, `inlet` is where it tells of its end. Where the job asks
+    for this very agent, `spare` becomes it, else a fork without exec; else the agent that the job names is run.
     """
     other = _other_agent(layout, entry)
+    pid = None
     if not other:
         load()
+        pid = spare.give([entry, cards], lock, held) if spare is not None else None
+    pid = pid or _fork(layout, entry, cards, lock, held, drop, inlet, other)
+    leases.release([lock, *held])
+    return pid
+
+
+def prepare(layout, spare, drop, inlet):
+    """Have a spare process ready for the next start, once there was one."""
+    if _loaded:
+        spare.make(lambda told, lock, held: _supervise(layout, told[0], told[1], lock, held, inlet), drop)
+
+
+def _fork(layout, entry, cards, lock, held, drop, inlet, other):
     pid = os.fork()
     if not pid:
         status = 70
         try:
-            os.setsid()
-            status = _supervise(layout, entry, cards, lock, held, drop, inlet, other)
+            leases.release(drop)
+            if other:
+                os.setsid()
+                _run_other(layout, entry, cards, lock, held, other)
+            status = _supervise(layout, entry, cards, lock, held, inlet)
         except BaseException:
             import traceback
 
             traceback.print_exc()
         finally:
             os._exit(status)
-    leases.release([lock, *held])
     return pid
 
 
@@ -131,24 +147,26 @@ def load():
     getattr(gc, "freeze", int)()  # what is here stays: a fork's collections need not touch, and so copy, it
 
 
-def _supervise(layout, entry, cards, lock, held, drop, inlet, other):
-    leases.release(drop)
+def _run_other(layout, entry, cards, lock, held, place):
+    words = [
+        "start",
+        layout.root.decode("utf-8", "surrogateescape"),
+        layout.instance,
+        entry["id"],
+        entry.get("attempt") or 1,
+        lock,
+        ",".join(str(lease) for lease in held),
+        ",".join(str(card) for card in cards),
+    ]
+    for descriptor in [lock, *held]:
+        os.set_inheritable(descriptor, True)
+    argv = procs.to_argv(procs.agent_argv("supervisor", words, place=place))
+    os.execve(argv[0], argv, procs.own_environment())
+
+
+def _supervise(layout, entry, cards, lock, held, inlet):
+    os.setsid()
     attempt = entry.get("attempt") or 1
-    if other:
-        words = [
-            "start",
-            layout.root.decode("utf-8", "surrogateescape"),
-            layout.instance,
-            entry["id"],
-            attempt,
-            lock,
-            ",".join(str(lease) for lease in held),
-            ",".join(str(card) for card in cards),
-        ]
-        for descriptor in [lock, *held]:
-            os.set_inheritable(descriptor, True)
-        argv = procs.to_argv(procs.agent_argv("supervisor", words, place=other))
-        os.execve(argv[0], argv, procs.own_environment())
     from . import supervisor
 
     return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry, inlet).run()
