@@ -1,20 +1,19 @@
 """Fabric without the parts that are never used here: they would be a third of the time that importing it takes.
 
 Invoke, on which Fabric stands, loads `unittest.mock` (with all of asyncio and TLS) for its users' tests, and a YAML
-library for its own settings files, of which none is read. Both come when somebody asks for something in them.
+library for its own settings files, of which none is read. paramiko loads `importlib.metadata` (with all of email and
+zip) to learn its own version. Each of them comes when somebody asks for something in it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-# Module: the names that are taken out of it while Fabric is imported.
-UNUSED: dict[str, tuple[str, ...]] = {"unittest.mock": ("Mock",), "invoke.vendor.yaml": ()}
 
 
 class Later(types.ModuleType):
@@ -32,12 +31,28 @@ def _real(name: str) -> types.ModuleType:
     return importlib.import_module(name)
 
 
-def _maker(module: str, name: str) -> Callable[..., Any]:
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return getattr(_real(module), name)(*args, **kwargs)
+def _mock(*args: Any, **kwargs: Any) -> Any:
+    return _real("unittest.mock").Mock(*args, **kwargs)
 
-    make.__name__ = name
-    return make
+
+def _version(package: str) -> str:
+    """A package's version by the folder that was installed beside its code, else by the book."""
+    start, end = f"{package}-", ".dist-info"
+    for place in getattr(sys.modules.get(package), "__path__", ()):
+        names = os.listdir(os.path.dirname(place))
+        found = [name for name in names if name.startswith(start) and name.endswith(end)]
+        if len(found) == 1:
+            return found[0][len(start) : -len(end)]
+    version: str = _real("importlib.metadata").version(package)
+    return version
+
+
+# Module: what is taken out of it while Fabric is imported.
+UNUSED: dict[str, dict[str, Callable[..., Any]]] = {
+    "unittest.mock": {"Mock": _mock},
+    "invoke.vendor.yaml": {},
+    "importlib.metadata": {"version": _version},
+}
 
 
 @contextmanager
@@ -45,8 +60,7 @@ def without_unused() -> Iterator[None]:
     """Within the block the modules of `UNUSED` that are not loaded yet are replaced by `Later`."""
     placed = {name: Later(name) for name in UNUSED if name not in sys.modules}
     for name, module in placed.items():
-        for word in UNUSED[name]:
-            setattr(module, word, _maker(name, word))
+        vars(module).update(UNUSED[name])
         sys.modules[name] = module
     try:
         yield

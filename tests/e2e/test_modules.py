@@ -17,6 +17,8 @@ UNWANTED = [
     "asyncio",
     "ssl",
     "unittest",
+    "importlib.metadata",
+    "email",
     "invoke.vendor.yaml",
     "sqlite_utils",
     "pluggy",
