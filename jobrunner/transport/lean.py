@@ -39,12 +39,11 @@ def _version(package: str) -> str:
     """A package's version by the folder that was installed beside its code, else by the book."""
     start, end = f"{package}-", ".dist-info"
     for place in getattr(sys.modules.get(package), "__path__", ()):
-        names = os.listdir(os.path.dirname(place))
+        names: list[str] = os.listdir(os.path.dirname(place))
         found = [name for name in names if name.startswith(start) and name.endswith(end)]
         if len(found) == 1:
             return found[0][len(start) : -len(end)]
-    version: str = _real("importlib.metadata").version(package)
-    return version
+    return str(_real("importlib.metadata").version(package))
 
 
 # Module: what is taken out of it while Fabric is imported.
