@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jobrunner.core.errors import ConnectError, HostError, LinkLostError
+from jobrunner.core.errors import AuthError, ConnectError, HostError, LinkLostError
 from jobrunner.transport.bootstrap import AgentImage, agent_image, bootstrap_command
 from jobrunner.transport.channel import ChannelRefused, Connection
 from jobrunner.transport.choice import MOST_SPARE, Way
@@ -71,12 +71,17 @@ class HostLink:
         self._preparing.clear()
 
     def prepare(self, op: str) -> None:
-        """Connect, and begin to start an agent for the first exchange, `op`. Errors are raised by the first use."""
+        """Connect, and begin to start an agent for the first exchange, `op`. Errors are raised by the first use; but a
+        login that failed is tried again there, where a person may be asked."""
         try:
             self._idle_or_place(reuse=False)
-            self._ready = self._launch(op)
+            try:
+                self._ready = self._launch(op)
+            except BaseException:
+                self._place_free(None)
+                raise
         except Exception as error:  # nobody hears of it in this thread
-            self._not_ready = error
+            self._not_ready = None if isinstance(error, AuthError) else error
         finally:
             self._preparing.set()
 

@@ -13,8 +13,9 @@ import pytest
 from jobrunner.core.errors import AuthError
 from jobrunner.lab.sshd import LoopbackHost, write_key_pair
 from jobrunner.transport.connect import open_connection
+from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget
-from tests.support.hosts import loopback, target_of
+from tests.support.hosts import loopback, target_of, test_agent
 
 pytestmark = pytest.mark.needs_sshd
 
@@ -181,6 +182,22 @@ def test_a_locked_key_and_a_passphrase(strict: LoopbackHost, tmp_path: Path) -> 
     assert len(asked) == 2, "it is asked for once, and not again"
     assert "secret" not in error.message + error.remedy
     assert "guess" not in error.message + error.remedy
+
+
+def test_who_connects_ahead_asks_nobody_and_the_command_then_does(strict: LoopbackHost, tmp_path: Path) -> None:
+    key = locked(strict, tmp_path)
+    asked: list[str] = []
+
+    def right(path: str) -> str:
+        asked.append(path)
+        return "secret words"
+
+    with HostLink(using(strict, key, sessions=1), image=test_agent()) as link:
+        link.expect()
+        link.prepare("look")
+        link.adopt(using(strict, key, sessions=1, passphrase=right))
+        assert link.request("echo", n=1)
+    assert asked == [str(key)]
 
 
 def test_no_key_at_all(strict: LoopbackHost, tmp_path: Path) -> None:
