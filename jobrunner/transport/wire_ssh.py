@@ -87,21 +87,22 @@ class PromptAuth(AuthHandler):  # type: ignore[misc]
     the algorithms for such keys it takes.
     """
 
-    _proven = False
+    _at_once = False
 
     def _request_auth(self) -> None:
+        # Decided before anything is sent: the answer comes in another thread.
+        self._at_once = self.auth_method == "publickey" and (
+            "rsa" not in self.private_key.get_name() or bool(self.transport.server_extensions)
+        )
         super()._request_auth()
-        if self.auth_method != "publickey":
-            return
-        if "rsa" not in self.private_key.get_name() or self.transport.server_extensions:
-            self._proven = True
+        if self._at_once:
             accepted = paramiko.Message()
             accepted.add_string("ssh-userauth")
             accepted.rewind()
             super()._parse_service_accept(accepted)
 
     def _parse_service_accept(self, message: Any) -> None:
-        if not self._proven:
+        if not self._at_once:
             super()._parse_service_accept(message)
 
 
