@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from jobrunner.cli.words import pad, shorten, width
+from jobrunner.core.values import dataclass
 
 COLORS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_black")
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a Braille character, by column and row

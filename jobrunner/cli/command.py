@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ from jobrunner.cli.errors import ClickException, OutputClosed, unexpected
 from jobrunner.cli.interrupt import was_interrupted
 from jobrunner.cli.output import Output, hush, write_text, writing
 from jobrunner.core.errors import JobrunnerError
+from jobrunner.core.values import dataclass
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Hosts = Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="The hosts file.", show_default=False)]

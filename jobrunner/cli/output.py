@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -20,6 +20,7 @@ from jobrunner.cli import started
 from jobrunner.cli.errors import OutputClosed, as_json, as_text
 from jobrunner.cli.words import visible, visible_lines
 from jobrunner.core.errors import JobrunnerError
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from jobrunner.cli.words import pad, shorten, visible, width
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Literal, get_args
+
+from jobrunner.core.values import dataclass
 
 Kind = Literal["cause", "symptom", "echo", "envelope", "verdict"]
 """cause: a root cause · symptom: something waited in vain, the cause lies elsewhere · echo: a process tells that

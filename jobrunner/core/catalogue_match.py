@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from jobrunner.core.catalogue import Catalogue, Entry, Kind
 from jobrunner.core.ranks import Failure, Line, failure_of, rank_map, rank_of, stamp_of
+from jobrunner.core.values import dataclass
 
 TIERS: dict[str, int] = {"cause": 0, "symptom": 1, "echo": 2, "envelope": 3}
 QUIET_LINES = 300

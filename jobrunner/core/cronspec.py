@@ -14,12 +14,12 @@ import hashlib
 import heapq
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import NoReturn
 
 from jobrunner.core.durations import Duration
+from jobrunner.core.values import dataclass
 
 UTC = timezone.utc
 MAX_JITTER_S = 300

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Literal
 
 from jobrunner.core.cronspec import Cron, delay_s, dues, parse_cron, zone_or_none
 from jobrunner.core.durations import parse_duration
 from jobrunner.core.errors import UsageError
+from jobrunner.core.values import dataclass
 
 LATE_S = 600
 """A run that starts no later than this after its time is on time: a laptop was asleep, a tick came late."""

@@ -20,7 +20,7 @@ what, and what came back; the remedy says what to do now.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from jobrunner.core.values import dataclass
 
 
 class JobrunnerError(Exception):

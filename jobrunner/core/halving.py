@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from jobrunner.core.values import dataclass
 
 Direction = Literal["min", "max"]
 Verdict = Literal["go_on", "stop", "pause", "promote", "finish"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, ValidationError
@@ -25,6 +24,7 @@ from jobrunner.core.fields import (
     Written,
     model_keys,
 )
+from jobrunner.core.values import dataclass
 from jobrunner.core.words import Fault, Path, faults_of, found, one_of, refuse
 
 ADDRESS_PATTERN = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from jobrunner.core.placement import Demand, HostFacts, can_start_now, place
+from jobrunner.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from jobrunner.core.values import dataclass
 
 OPEN = "{checkpoint"
 _TOKEN = re.compile(r"\{\{|\{([A-Za-z_][A-Za-z0-9_]*)\}|\{checkpoint:([^{}]+)\}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from jobrunner.core.devices import Card, unlinked
 from jobrunner.core.errors import HostError, JobrunnerError, UsageError
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from jobrunner.core.spec import JobSpec

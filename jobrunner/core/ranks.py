@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from jobrunner.core.values import dataclass
 
 _RANK = re.compile(
     r"^\[rank(?P<a>\d+)\]|\[Rank (?P<b>\d+)\]|\bRankID:(?P<c>\d+)|^\[default(?P<d>\d+)\]:|\[rank (?P<e>\d+)\]"

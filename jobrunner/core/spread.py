@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jobrunner.core.placement import Demand, HostFacts, Placement, can_start_now, place
 from jobrunner.core.points import shares
+from jobrunner.core.values import dataclass
 
 
 @dataclass(frozen=True)

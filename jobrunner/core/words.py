@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from jobrunner.core.devices import kinds
+from jobrunner.core.values import dataclass
 
 Path = tuple[str | int, ...]
 

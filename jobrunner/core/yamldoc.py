@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from jobrunner.core.errors import Problem
+from jobrunner.core.values import dataclass
 
 Path = tuple[str | int, ...]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.records import plain, whole
 from jobrunner.ledger.rows import Writer
 from jobrunner.ledger.store import Store

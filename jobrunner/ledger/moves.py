@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Any
 
+from jobrunner.core.values import dataclass
 from jobrunner.ledger import writing
 from jobrunner.ledger.records import dump, load
 from jobrunner.ledger.store import Store

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.store import Store
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from jobrunner.core.errors import NotFoundError, UsageError
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.records import dump, load
 from jobrunner.ledger.store import Store
 

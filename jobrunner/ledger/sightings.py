@@ -10,11 +10,11 @@ are the truth, and an answer is never older than a request may take.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.records import Outcome, card_list, dump, link, plain, whole
 
 SETTLED_AFTER_S = 300

@@ -5,11 +5,12 @@ from __future__ import annotations
 import builtins
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Any
 
 from jobrunner.core.errors import NotFoundError, UsageError
 from jobrunner.core.jobs import JobRow
+from jobrunner.core.values import dataclass
 from jobrunner.ledger import writing
 from jobrunner.ledger.records import dump, load
 from jobrunner.ledger.store import Store

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import JobrunnerError
+from jobrunner.core.values import dataclass
 from jobrunner.service import staging
 from jobrunner.service.clock import now
 

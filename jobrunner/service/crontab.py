@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from jobrunner.core.errors import JobrunnerError, UsageError
+from jobrunner.core.values import dataclass
 from jobrunner.service.session import Session
 from jobrunner.service.submitresult import Result
 

@@ -14,12 +14,13 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobrunner.core.errors import HostError, UsageError
+from jobrunner.core.values import dataclass
 from jobrunner.service.lanes import NoLanes
 from jobrunner.service.localdisk import check_space, local_troubles
 from jobrunner.service.locks import FileLock

@@ -6,10 +6,10 @@ import base64
 import importlib.util
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.core.errors import UsageError
+from jobrunner.core.values import dataclass
 
 REMEDY = "pip install 'jobrunner[sweep]'"
 _FLOAT, _DOUBLE = 1, 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jobrunner.core.catalogue import Catalogue
@@ -12,6 +12,7 @@ from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.ranks import Line
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.service import catalogue
 from jobrunner.service.clock import now
 from jobrunner.service.jobs import evidence_text

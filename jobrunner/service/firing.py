@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from jobrunner.core.errors import HostError, JobrunnerError, LedgerError, LinkLo
 from jobrunner.core.ids import new_id
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.schedules import Run, ScheduleRow
 from jobrunner.service import definitions, staging, submitters
 from jobrunner.service.clock import now

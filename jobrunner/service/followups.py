@@ -6,11 +6,12 @@ Each is done once per job, and tried again later, less and less often, while the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 
 from jobrunner.core.duetimes import instant, stamp
 from jobrunner.core.errors import HostError, JobrunnerError
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.promotions import Promotion
 from jobrunner.service.clock import now
 from jobrunner.service.session import Session

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import AgentError, ConnectError, HostError, LinkLostError, NotFoundError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.service.clock import now
 from jobrunner.service.jobs import evidence_text
 from jobrunner.service.reconcile import look, reconcile, take_over

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import JobrunnerError, LinkLostError, NotFoundError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.moves import Move
 from jobrunner.service import staging, submitters
 from jobrunner.service.clock import now

@@ -11,12 +11,13 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError, NotFoundError, UsageError
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.promotions import Promotion
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import Reconciled

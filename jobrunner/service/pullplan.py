@@ -8,10 +8,10 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobrunner.core.values import dataclass
 from jobrunner.service.names import name_fault, shown
 
 LOCK_NAME = ".jobrunner-pull.lock"

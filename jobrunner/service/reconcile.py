@@ -7,10 +7,11 @@ alias that now leads to another machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, HostSetupError, JobrunnerError
+from jobrunner.core.values import dataclass
 from jobrunner.service import afters, metrics, submitters
 from jobrunner.service.clock import age_seconds, now
 from jobrunner.service.session import Session

@@ -11,11 +11,12 @@ project's JSON. Every result has:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.service.submitresult import Result as Result
 from jobrunner.service.submitresult import SubmitResult as SubmitResult
 

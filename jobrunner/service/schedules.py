@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jobrunner.core.duetimes import instant, stamp, timing_of
 from jobrunner.core.errors import UsageError
 from jobrunner.core.ids import new_id
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.schedules import Run, ScheduleRow
 from jobrunner.service import definitions, firing
 from jobrunner.service.clock import now

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from jobrunner.core.errors import NotFoundError, Problem, SecretError, SpecError, UsageError
 from jobrunner.core.hosts import HostsFile
 from jobrunner.core.spec import JobSpec
 from jobrunner.core.specdoc import ENABLED, SpecDocument, read_spec
+from jobrunner.core.values import dataclass
 from jobrunner.core.words import nearest
 from jobrunner.core.yamldoc import MAX_CHARACTERS, decode
 

@@ -5,11 +5,12 @@ They are apart from the others (results.py) so that a submit need not build thos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, JobrunnerError
 from jobrunner.core.jobs import JobRow
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from jobrunner.ledger.sweeps import SweepRow

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.duetimes import instant, stamp
 from jobrunner.core.errors import HostError, JobrunnerError
+from jobrunner.core.values import dataclass
 from jobrunner.service import definitions, firing, followups
 from jobrunner.service.clock import now
 from jobrunner.service.locks import FileLock

@@ -8,8 +8,9 @@ are not named are left alone: newer hosts may say more.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+from jobrunner.core.values import dataclass
 
 Shape = Any
 _NUMBER = (int, float)

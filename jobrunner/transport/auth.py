@@ -14,13 +14,14 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import paramiko
 from paramiko.agent import AgentSSH
 
 from jobrunner.core.errors import AuthError, ConnectError, LinkLostError
+from jobrunner.core.values import dataclass
 from jobrunner.transport.settings import HostTarget
 from jobrunner.transport.sshwords import second_factor
 from jobrunner.transport.wire_ssh import LinkTransport

@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import jobrunner.agent
 from jobrunner.core.errors import UsageError
+from jobrunner.core.values import dataclass
 
 HASH_LENGTH = 16
 _TIME = (1980, 1, 1, 0, 0, 0)

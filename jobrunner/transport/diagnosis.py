@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from jobrunner.core.errors import HostError, HostSetupError
+from jobrunner.core.values import dataclass
 
 _START_FILES = {
     "bash": "~/.bashrc",

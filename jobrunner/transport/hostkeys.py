@@ -13,11 +13,11 @@ import hmac
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from jobrunner.core.errors import HostKeyError
+from jobrunner.core.values import dataclass
 from jobrunner.transport.sshconfig import HostConfig
 from jobrunner.transport.sshconfig_reader import matches_list
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from jobrunner.core.values import dataclass
 from jobrunner.transport.sshconfig import HostConfig, resolve
 
 DEFAULT_ROOT = "~/.jobrunner"

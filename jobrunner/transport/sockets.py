@@ -12,10 +12,10 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobrunner.core.values import dataclass
 from jobrunner.transport import mux
 
 # What a socket's address may be long (104 on macOS, 108 on Linux, with the NUL), less what ssh appends while it binds.

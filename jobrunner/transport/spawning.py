@@ -11,9 +11,9 @@ import math
 import os
 import subprocess
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
+from jobrunner.core.values import dataclass
 from jobrunner.transport import mux, sockets
 from jobrunner.transport.sshconfig import parse_address
 

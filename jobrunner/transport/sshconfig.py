@@ -16,10 +16,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from jobrunner.core.errors import HostError, UsageError
+from jobrunner.core.values import dataclass
 
 Options = Mapping[str, Sequence[str]]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jobrunner.core.errors import HostError
+from jobrunner.core.values import dataclass
 from jobrunner.transport.sshconfig import DEFAULT_IDENTITIES, Address, expand_tokens, home_folder, local_user
 
 MAX_INCLUDES = 16

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from jobrunner.core.errors import AuthError, ConnectError, HostError, HostKeyError, LinkLostError
+from jobrunner.core.values import dataclass
 from jobrunner.transport.dial import no_answer
 from jobrunner.transport.hostkeys import HostKey, KnownHosts, Verdict, refusal
 from jobrunner.transport.settings import HostTarget

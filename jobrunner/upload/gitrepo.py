@@ -10,9 +10,9 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
+from jobrunner.core.values import dataclass
 from jobrunner.upload.rules import Layer, RuleFile, read_rules
 
 STATE_LIMIT_S = 2.0

@@ -8,7 +8,9 @@ a `/` elsewhere ties the pattern to the folder of its file.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from jobrunner.core.values import dataclass
 
 _SPECIAL = frozenset(b"*?[\\")
 _CLASSES: dict[bytes, bytes] = {

@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jobrunner.core.errors import UsageError
+from jobrunner.core.values import dataclass
 from jobrunner.upload.reader import iter_blobs
 from jobrunner.upload.tree import Entry, Tree
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from jobrunner.core.values import dataclass
 from jobrunner.upload.names import to_text
 from jobrunner.upload.patterns import Pattern, parse_file, parse_line
 

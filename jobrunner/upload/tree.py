@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 from jobrunner.core import amounts
 from jobrunner.core.errors import UsageError
+from jobrunner.core.values import dataclass
 from jobrunner.upload.gitrepo import GitState
 from jobrunner.upload.hashing import HashCache, hash_files
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
+from jobrunner.core.values import dataclass
 from jobrunner.upload import gitrepo
 from jobrunner.upload.hashing import stamp_of, unreadable
 from jobrunner.upload.names import shown, to_text

@@ -12,12 +12,12 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jobrunner.core.amounts import counted
 from jobrunner.core.errors import JobrunnerError, LedgerError, SecretError, SpecError, UsageError
+from jobrunner.core.values import dataclass
 from jobrunner.service.doctor.finding import Check, Finding, bad, good, size, unsure
 from jobrunner.service.session import Session
 

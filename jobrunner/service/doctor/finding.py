@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core import amounts
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from jobrunner.core.hosts import HostSpec

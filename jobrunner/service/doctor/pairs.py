@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from jobrunner.core.values import dataclass
 
 Versions = Mapping[str, "str | None"]
 Key = tuple[int, ...]

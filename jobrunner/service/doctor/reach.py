@@ -5,9 +5,8 @@ The transport's error codes say on which rung it ended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jobrunner.core.errors import JobrunnerError
+from jobrunner.core.values import dataclass
 from jobrunner.service.doctor.finding import Check, Facts
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobrunner.core.errors import JobrunnerError
@@ -28,6 +27,7 @@ from jobrunner.core.halving import (
 )
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.sweeps import SweepRow, Trial
 from jobrunner.service.clock import now
 from jobrunner.service.reconcile import Reconciled

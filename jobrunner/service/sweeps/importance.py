@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
+
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from jobrunner.service.sweeps.report import Parameter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from jobrunner.core.errors import JobrunnerError, SpecError, UsageError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.points import point_id, points
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.sweeps import SweepRow, Tally, Trial
 from jobrunner.service.clock import now
 from jobrunner.service.session import Session

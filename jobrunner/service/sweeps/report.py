@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
+from jobrunner.core.values import dataclass
 from jobrunner.service.metrics import spelled
 from jobrunner.service.session import Session
 from jobrunner.service.submitresult import Result

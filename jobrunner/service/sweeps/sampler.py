@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobrunner.core.errors import UsageError
 from jobrunner.core.points import Point, point_id, points, rounded, size, text_of, value_at
 from jobrunner.core.sweepspec import Range, Sweep
+from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
     from cmaes import CMA

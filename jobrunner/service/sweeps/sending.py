@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from jobrunner.core.errors import HostError, JobrunnerError, LinkLostError, Usag
 from jobrunner.core.ids import new_id
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.sweeps import Sending, SweepRow, Trial
 from jobrunner.service import staging, submitters
 from jobrunner.service.clock import now

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.ids import new_id
 from jobrunner.core.points import Point, point_id, points
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.sweeps import SweepRow, Trial
 from jobrunner.service import staging, submitters
 from jobrunner.service.clock import now

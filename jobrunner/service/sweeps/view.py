@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import JobrunnerError, NotFoundError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
+from jobrunner.core.values import dataclass
 from jobrunner.ledger.sweeps import SweepRow, Tally, Trial
 from jobrunner.service import submitters
 from jobrunner.service.clock import now
