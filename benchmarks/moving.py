@@ -10,7 +10,7 @@ from pathlib import Path
 
 from following import big
 from measure import OURS, Taken, alternate, timed, walls
-from places import Bench, ByHand, BySubmit
+from places import Bench, ByHand, BySubmit, flush
 from report import Aim
 
 from tests.support.lab import Client, Lab
@@ -70,11 +70,12 @@ def upload(bench: Bench) -> None:
                 (code / "spec.yaml").write_text("name: large\ndevice: cpu\ncommand: ['true']\n")
                 (client.folder / "tiny").mkdir()
                 shutil.copy(code / "spec.yaml", client.folder / "tiny")
-                submit = BySubmit(lab, client, "--large", "--transport", "fabric")
+                submit = BySubmit(lab, client, "--large")
                 target = lab.folder / "by-hand"
                 target.mkdir(exist_ok=True)
 
                 def ours(code: Path = code, submit: BySubmit = submit, lab: Lab = lab) -> Taken:
+                    flush(bench.folder)
                     took = submit(code)
                     submit.forget()
                     for job in lab.root.glob("hosts/*/jobs/*"):  # a gigabyte each
@@ -82,6 +83,7 @@ def upload(bench: Bench) -> None:
                     return took
 
                 def theirs(code: Path = code, client: Client = client, target: Path = target) -> Taken:
+                    flush(bench.folder)
                     took = timed([*_scp(client), str(code / "weights.bin"), f"{lab.alias}:{target}/"], client.env, code)
                     (target / "weights.bin").unlink()
                     return took

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,6 +107,12 @@ def folder(path: Path, files: int, size: int) -> Path:
         file.write_text("".join(f"x{words.randrange(10**9)} = {words.random()}\n" for _ in range(size // 32)))
     (path / "spec.yaml").write_text("name: bench\ndevice: cpu\ncommand: 'true'\n")
     return path
+
+
+def flush(folder: Path) -> None:
+    """What earlier turns have written goes to the disk now, not during the next one; a busy disk is not waited for."""
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(["sync", "-f", str(folder)], check=False, timeout=5)
 
 
 class ByHand:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import slurm
 from measure import OURS, Taken, alternate, timed, walls
-from places import Bench, ByHand, BySubmit, folder
+from places import Bench, ByHand, BySubmit, flush, folder
 from report import Aim
 
 from tests.support.lab import Client, Lab
@@ -92,7 +91,7 @@ def many_files(bench: Bench) -> None:
 
                 def first(side: ByHand | BySubmit, big: Path = big) -> Taken:
                     side.forget()
-                    _flush(bench.folder)
+                    flush(bench.folder)
                     return side(big)
 
                 def changed(side: ByHand | BySubmit, big: Path = big) -> Taken:
@@ -109,12 +108,6 @@ def many_files(bench: Bench) -> None:
                     turns = alternate(bench.few(5), lambda: way(ours), lambda: way(hand))  # noqa: B023
                     what, aim = f"`submit`, 2,000 files, 20 MB, {name}", Aim(limits[trip > 0])
                     bench.report.ratio(what, walls(turns, 0), BY_HAND, walls(turns, 1), aim, trip=trip)
-
-
-def _flush(folder: Path) -> None:
-    """What earlier turns have written goes to the disk now, not during the next one; a busy disk is not waited for."""
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(["sync", "-f", str(folder)], check=False, timeout=5)
 
 
 def many_jobs(bench: Bench) -> None:

@@ -16,6 +16,16 @@ def hosts(path: Path, words: Sequence[str] | None, *, live: bool) -> list[str]:
     sql = "SELECT DISTINCT host FROM jobs WHERE host IS NOT NULL"
     if live:
         sql += " AND final = 0"
+    return [str(row[0]) for row in _read(path, sql, words)]
+
+
+def has_checkpoint(path: Path, words: Sequence[str], size: int) -> bool:
+    """True if one of these jobs is known to have a checkpoint of `size` bytes or more."""
+    sql = f"SELECT 1 FROM checkpoints JOIN jobs ON job = id WHERE size >= {int(size)} AND COALESCE(removed, 0) = 0"
+    return bool(_read(path, sql, words))
+
+
+def _read(path: Path, sql: str, words: Sequence[str] | None) -> list[tuple[object, ...]]:
     known = list(words or [])[:MOST_WORDS]
     if words is not None:
         marks = ", ".join("?" * len(known))
@@ -25,7 +35,7 @@ def hosts(path: Path, words: Sequence[str] | None, *, live: bool) -> list[str]:
             return []
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.2)
         try:
-            return [str(alias) for (alias,) in connection.execute(sql, [*known, *known])]
+            return connection.execute(sql, [*known, *known]).fetchall()
         finally:
             connection.close()
     return []

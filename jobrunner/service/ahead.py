@@ -28,6 +28,7 @@ MOST = 16  # hosts that are connected to ahead
 # asked first.
 _LIVE = dict.fromkeys(("ls", "show", "wait", "cancel", "hold", "release", "priority", "attach"), "look")
 _NAMED = {"logs": "tail", "pull": "collect", "checkpoints": "look", "why": "why"}
+_FETCH = ("pull", "checkpoints")
 _VALUES = ("--host", "--hosts", "--set", "--transport")
 _FLAGS = ("--json", "--timings", "--wait", "--follow", "--large")
 
@@ -105,15 +106,16 @@ def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
             options = {**options, "transport": asked.transport or options.get("transport")}
             _begin_ssh(alias, options, home)
             with contextlib.suppress(JobrunnerError, OSError, TypeError, ValueError, KeyError):
-                found.append(Ahead(_loaded(hints.target(alias, options, home)), asked.op))
+                link = _loaded(hints.target(alias, options, home), asked.bulk)
+                found.append(Ahead(link, asked.op))
     _begun = Begun(found) if found else None
 
 
-def _loaded(target: HostTarget) -> HostLink:
+def _loaded(target: HostTarget, bulk: bool) -> HostLink:
     """A link whose libraries are loaded. In this thread: beside other imports it would come later, not earlier."""
     from jobrunner.transport.link import HostLink
 
-    link = HostLink(target)
+    link = HostLink(target, bulk=bulk)
     link.load()
     return link
 
@@ -128,6 +130,7 @@ class _Asked:
     host: str | None = None
     hosts_file: str | None = None
     transport: str | None = None
+    bulk: bool = False  # much is going to come
 
 
 def _aliases(asked: _Asked, ways: Mapping[str, Any], home: Path) -> list[str]:
@@ -137,7 +140,12 @@ def _aliases(asked: _Asked, ways: Mapping[str, Any], home: Path) -> list[str]:
     from jobrunner.ledger import whereabouts
 
     named = asked.words if asked.words or asked.command != "ls" else None
-    return whereabouts.hosts(home / "ledger.db", named, live=asked.command in _LIVE)
+    ledger = home / "ledger.db"
+    if asked.command in _FETCH:
+        from jobrunner.service.lanes import BIG
+
+        asked.bulk = whereabouts.has_checkpoint(ledger, asked.words, BIG)
+    return whereabouts.hosts(ledger, named, live=asked.command in _LIVE)
 
 
 def _asked(arguments: Sequence[str]) -> _Asked | None:

@@ -208,7 +208,7 @@ def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any], 
     from jobrunner.service.lanes import Lanes
 
     assert row.host is not None
-    link = session.link(row.host)
+    link = session.link(row.host, bulk=_is_big(session, row.id))
     ahead = {"files": AHEAD_FILES, "bytes": AHEAD_BYTES} if is_empty(to) else None
     with link.stream("collect", id=row.id, have=have(to), ahead=ahead, **wanted) as stream:
         listed = _answer(stream, "files")
@@ -223,6 +223,13 @@ def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any], 
     for refused in pulled.refused:
         session.warn(f"{refused.path}: not fetched: {refused.why}")
     return pulled
+
+
+def _is_big(session: Session, id_: str) -> bool:
+    """True if a checkpoint is known that is going to come over a connection for big transfers anyway."""
+    from jobrunner.service.lanes import BIG
+
+    return any((item.size or 0) >= BIG for item in session.ledger.checkpoints(id_))
 
 
 def _result(session: Session, row: JobRow, to: Path, pulled: Pulled, checkpoints: list[dict[str, Any]]) -> PullResult:

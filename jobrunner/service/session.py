@@ -185,9 +185,9 @@ class Session:
         wishes = self.ledger.pending_wishes(alias)
         return {"cancel": [{"id": wish.job, "grace_s": wish.grace_s, "at": wish.at} for wish in wishes]}
 
-    def link(self, alias: str) -> HostLink:
-        """The open link to a host. Raises HostError."""
-        return self.links.link(alias)
+    def link(self, alias: str, *, bulk: bool = False) -> HostLink:
+        """The open link to a host; one for big transfers if it is wanted for such first. Raises HostError."""
+        return self.links.link(alias, bulk=bulk)
 
     @cached_property
     def agent_hash(self) -> str:

@@ -33,7 +33,7 @@ class Way:
         if target.transport != "fabric" and not openssh.impossible(target):
             from jobrunner.transport.needs import why_openssh
 
-            if target.transport == "openssh" or openssh.find(target) is not None or why_openssh(target):
+            if self.bulk or target.transport == "openssh" or openssh.find(target) is not None or why_openssh(target):
                 return
         preload().join()
 

@@ -28,10 +28,10 @@ class HostLink:
 
     `host_facts` is what the host said of itself with its first answer. All methods may be called from any thread;
     at most `settings.sessions` channels are open at once, further callers wait. `greeting` gives arguments that
-    go with the first request, unless it has them already.
+    go with the first request, unless it has them already. `bulk`: it is for big transfers (see `Way`).
     """
 
-    def __init__(self, target: HostTarget, *, image: AgentImage | None = None) -> None:
+    def __init__(self, target: HostTarget, *, image: AgentImage | None = None, bulk: bool = False) -> None:
         self.target = target
         self.alias = target.alias
         self.host_facts: dict[str, Any] = {}
@@ -43,7 +43,7 @@ class HostLink:
         self._lock = threading.Condition()
         self._idle: list[Session] = []
         self._open: set[Session] = set()
-        self._places = target.settings.sessions
+        self._places = BULK_PLACES if bulk else target.settings.sessions
         self._bulk: HostLink | None = None
         self._stop = threading.Event()
         self._round_trip = 0.0
@@ -51,7 +51,7 @@ class HostLink:
         self._preparing.set()
         self._ready: Session | None = None
         self._not_ready: Exception | None = None
-        self._way = Way()
+        self._way = Way(bulk=bulk)
         self._noisy = False
         self._spent: dict[str, float] = {}
 
@@ -139,10 +139,11 @@ class HostLink:
 
     def bulk(self) -> HostLink:
         """The same host over a connection of its own, for big transfers: they do not hold up requests here."""
+        if self._way.bulk:
+            return self
         with self._lock:
             if self._bulk is None:
-                self._bulk = HostLink(self.target, image=self._image)
-                self._bulk._way.bulk, self._bulk._places = True, BULK_PLACES
+                self._bulk = HostLink(self.target, image=self._image, bulk=True)
                 self._bulk._round_trip = self._round_trip
             return self._bulk
 

@@ -51,9 +51,9 @@ class LinkPool:
         self._lock = threading.Lock()
         self._closed = False
 
-    def link(self, alias: str) -> HostLink:
-        """The link to a host, connected. Raises HostError."""
-        link = self._link(alias)
+    def link(self, alias: str, *, bulk: bool = False) -> HostLink:
+        """The link to a host, connected; one for big transfers if it is wanted for such first. Raises HostError."""
+        link = self._link(alias, bulk)
         link.open()
         return link
 
@@ -61,12 +61,12 @@ class LinkPool:
         """How a host is reached; nothing is opened. Raises HostError, UsageError."""
         return self._resolver(alias)
 
-    def _link(self, alias: str) -> HostLink:
+    def _link(self, alias: str, bulk: bool) -> HostLink:
         with self._lock:
             link = self._links.get(alias)
         if link is None:
             target = self._resolver(alias)
-            fresh = (self._begun(target) if self._begun else None) or HostLink(target)
+            fresh = (self._begun(target) if self._begun else None) or HostLink(target, bulk=bulk)
             if self._greeting is not None:
                 fresh.greeting = functools.partial(self._greeting, alias)
             with self._lock:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.agent import parted
@@ -14,7 +12,8 @@ from jobrunner.agent import wire as agent_wire
 from jobrunner.core.errors import HostError, LinkLostError
 from jobrunner.transport import answers, failures
 from jobrunner.transport.bootstrap import AgentImage
-from jobrunner.transport.diagnosis import Silence, from_status, shown, why_no_agent
+from jobrunner.transport.bytestream import KEEP, READ, ByteStream
+from jobrunner.transport.diagnosis import Silence, from_status, why_no_agent
 from jobrunner.transport.settings import HostTarget
 
 if TYPE_CHECKING:
@@ -22,47 +21,27 @@ if TYPE_CHECKING:
 
 wire: Any = agent_wire  # written for Python 3.6, so without types
 read_at: Any = parted.read_at
-SLICE_S = 0.25  # how long one wait on the channel lasts before standard error is looked at
-KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PIECE = 256 * 1024
-PACKET = 32768
-READ = 256 * 1024
-MUCH = 64 * 1024  # bytes of one answer that count as a sign of life
 SIGNS = 10  # signs of life that may come at once; further ones at most once a second
-_BYTES = ("collect", "tail", "ranges")  # exchanges whose answers are contents, not work
 
 
-class Session:
+class Session(ByteStream):
     """A channel on which the agent has been started, to say `fence` first. One thread at a time; a context manager.
 
     Iterating gives frames `(kind, payload)`, with kind b"J", b"B" or b"E", up to and with the answer that ends the
     request. Every read waits at most `timeout` seconds for the next frame (None: for as long as the link lives).
-    `count` is told where the time goes: seconds by phase; `round_trip` is how long the way takes of it.
     """
 
     def __init__(
         self, channel: Channel, target: HostTarget, image: AgentImage, fence: str, on_close: Callable[[Session], None]
     ) -> None:
-        self.target = target
+        super().__init__(channel, target, on_close)
         self.timeout: float | None = target.settings.request_s
-        self.op = ""  # the exchange that goes on, so that the shape of its answer is known
         self.noise = ""
         self.shell = ""
         self.host: dict[str, Any] = {}
-        self._channel = channel
         self._image = image
-        self._on_close: Callable[[Session], None] | None = on_close
         self._fence = fence
-        self._buffer = b""
-        self._at = 0
-        self._err = bytearray()
-        self._kept = bytearray()
-        self._ends: float | None = None
-        self._patience: float | None = None  # seconds that much arriving data gives anew, while one long answer comes
-        self._arrived = 0
-        self.count: Callable[[dict[str, float]], None] = lambda _: None
-        self.round_trip = 0.0
-        self._asked = False
         self._reader = wire.Reader(self._take)
 
     # Starting
@@ -137,12 +116,6 @@ class Session:
         """Send one J frame together with what is sent or waited for next."""
         self._gather(wire.pack_json(message))
 
-    def _gather(self, frame: bytes) -> None:
-        """Send frames of a stream together: a packet each would cost more than what is in it."""
-        self._kept += frame
-        if len(self._kept) >= PACKET:
-            self._send(b"")
-
     def send_bytes(self, data: bytes | memoryview) -> None:
         """Send a piece of a byte stream, as B frames of a bounded size. An empty piece sends nothing."""
         for start in range(0, len(data), PIECE):
@@ -168,29 +141,6 @@ class Session:
     def send_end(self) -> None:
         """Send the end of a byte stream."""
         self._gather(wire.pack(b"E", b""))
-
-    def _send(self, data: bytes) -> None:
-        """Send all of it, after what was gathered. Waits while the agent takes nothing, as long as the link lives."""
-        data = bytes(self._kept) + data if self._kept else data
-        self._kept.clear()
-        most = getattr(self._channel, "most", PACKET)
-        self._push(lambda at: self._channel.send(data[at : at + most]), len(data))
-
-    def _push(self, send: Callable[[int], int], count: int) -> None:
-        """Send so many bytes by `send(at)`, which says how many of them were taken."""
-        began, self._asked, at = time.monotonic(), True, 0
-        with self._told("sending"):
-            while at < count:
-                self._channel.settimeout(SLICE_S)
-                try:
-                    sent = send(at)
-                except TimeoutError:
-                    self._drain_stderr()
-                    continue
-                if sent == 0:
-                    raise self._ended()
-                at += sent
-        self.count({"transfer" if at > PACKET else "request": time.monotonic() - began})
 
     # Receiving
 
@@ -337,121 +287,3 @@ class Session:
                     raise failures.odd(self.target.alias, "messages without end where an answer was due")
         finally:
             self._patience = None
-
-    def _limit(self, seconds: float | None) -> None:
-        self._ends = None if seconds is None else time.monotonic() + seconds
-
-    def _take(self, count: int) -> bytes:
-        """Up to `count` bytes; b"" at the end of the stream."""
-        if self._at >= len(self._buffer):
-            self._buffer, self._at = self._receive(max(count, READ)), 0
-        piece = self._buffer[self._at : self._at + count]
-        self._at += len(piece)
-        return piece
-
-    def _receive(self, count: int) -> bytes:
-        began = time.monotonic()
-        try:
-            piece = self._next_piece(count)
-        finally:
-            self._waited(time.monotonic() - began)
-        self._arrived += len(piece)
-        if self._patience is not None and self._arrived >= MUCH:  # a long answer on a slow way: it does come
-            self._arrived = 0
-            self._limit(self._patience)
-        return piece
-
-    def _waited(self, seconds: float) -> None:
-        """Tell for what there was waiting: the agent's start, its work (less the way there and back), or bytes."""
-        way = min(seconds, self.round_trip) if self._asked and self.op else 0.0
-        self._asked = False
-        phase = "request" if not self.op else "transfer" if self.op in _BYTES else "host work"
-        self.count({"request": way, phase: seconds - way} if phase != "request" else {phase: seconds})
-
-    def _next_piece(self, count: int) -> bytes:
-        with self._told("waiting for an answer"):
-            while True:
-                left = SLICE_S if self._ends is None else self._ends - time.monotonic()
-                if left <= 0:
-                    raise failures.too_late(self.target.alias)
-                self._channel.settimeout(min(left, SLICE_S))
-                try:
-                    data: bytes = self._channel.recv(count)
-                except TimeoutError:
-                    self._drain_stderr()
-                    continue
-                self._drain_stderr()
-                return data
-
-    def _drain_stderr(self) -> None:
-        """Standard error shares the channel's window: unread, it would stop the answers."""
-        while self._channel.recv_stderr_ready():
-            data = self._channel.recv_stderr(65536)
-            if not data:
-                return
-            self._err += data
-            del self._err[:-KEEP]
-
-    def _stderr(self) -> str:
-        with contextlib.suppress(OSError, EOFError):
-            self._channel.settimeout(0.2)
-            while data := self._channel.recv_stderr(65536):
-                self._err += data
-        return bytes(self._err[-KEEP:]).decode("utf-8", "replace").strip()
-
-    # Ends
-
-    def _exit_code(self) -> int:
-        self._channel.status_event.wait(2.0)
-        return int(self._channel.exit_status)
-
-    def _ended(self) -> HostError:
-        """The channel is at its end: did the link die, or the agent?"""
-        transport = self._channel.get_transport()
-        code = self._exit_code()
-        if transport is None or not transport.is_active() or self._on_close is None:
-            return failures.link_lost(self.target.alias, transport)
-        return failures.agent_died(self.target.alias, code, shown(self._stderr()))
-
-    @contextlib.contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
-        """Let no exception of the layers below through."""
-        from jobrunner.transport.connect import mapped
-
-        try:
-            with mapped(self.target, doing):
-                yield
-        except LinkLostError as error:
-            if isinstance(error.__cause__, OSError | EOFError):
-                raise self._ended() from error.__cause__
-            raise
-
-    @property
-    def usable(self) -> bool:
-        """True if another request may be made on this channel."""
-        return self._on_close is not None and not self._channel.closed and not self._channel.eof_received
-
-    def close(self) -> None:
-        """Give the channel back. What the agent still does for it, it stops."""
-        if self._on_close is None:
-            return
-        done, self._on_close = self._on_close, None
-        try:
-            with contextlib.suppress(Exception):
-                self._channel.close()
-        finally:
-            done(self)
-
-    def abandon(self) -> None:
-        """`close` for whoever takes the session's place over: nobody is told."""
-        if self._on_close is not None:
-            self._on_close = lambda _: None
-            self.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

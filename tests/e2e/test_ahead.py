@@ -135,7 +135,7 @@ def test_a_host_that_is_gone_is_told_once_and_soon(tmp_path: Path) -> None:
 )
 def test_what_a_command_line_asks_of_hosts(words: list[str], found: object) -> None:
     asked = ahead._asked(words)
-    assert (None if asked is None else tuple(vars(asked).values())) == found
+    assert (None if asked is None else tuple(vars(asked).values())[:6]) == found
 
 
 def test_commands_that_read_go_ahead_too_over_one_connection(lab: Lab, client: Person) -> None:
