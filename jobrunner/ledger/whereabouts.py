@@ -21,7 +21,8 @@ def hosts(path: Path, words: Sequence[str] | None, *, live: bool) -> list[str]:
 
 def has_checkpoint(path: Path, words: Sequence[str], size: int) -> bool:
     """True if one of these jobs is known to have a checkpoint of `size` bytes or more."""
-    sql = f"SELECT 1 FROM checkpoints JOIN jobs ON job = id WHERE size >= {int(size)} AND COALESCE(removed, 0) = 0"
+    sql = f"""SELECT 1 FROM jobs WHERE EXISTS (
+        SELECT 1 FROM checkpoints WHERE job = jobs.id AND size >= {int(size)} AND COALESCE(removed, 0) = 0)"""
     return bool(_read(path, sql, words))
 
 

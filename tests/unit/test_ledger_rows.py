@@ -10,7 +10,7 @@ import pytest
 from jobrunner.core.errors import NotFoundError
 from jobrunner.core.jobs import JobRow
 from jobrunner.core.states import JobState
-from jobrunner.ledger import EventBatch, Ledger, Outcome
+from jobrunner.ledger import EventBatch, Ledger, Outcome, whereabouts
 
 
 def at(second: int) -> str:
@@ -251,3 +251,20 @@ def test_forgotten_jobs_leave_nothing(ledger: Ledger) -> None:
     assert ledger.list(all=True) == [] and ledger.events("aaaaaaaa") == [] and ledger.checkpoints("aaaaaaaa") == []
     with pytest.raises(NotFoundError):
         ledger.detail("aaaaaaaa")
+
+
+def test_where_jobs_are_shows_before_a_ledger_is_opened(ledger: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.db"
+    add(ledger, "aaaaaaaa", "one", host="npu-a")
+    add(ledger, "bbbbbbbb", "two", host="npu-b")
+    ledger.apply_view("npu-b", "m1", {"id": "bbbbbbbb", "state": "COMPLETED"}, at(1))
+    assert sorted(whereabouts.hosts(path, None, live=False)) == ["npu-a", "npu-b"]
+    assert whereabouts.hosts(path, None, live=True) == ["npu-a"]
+    assert (
+        whereabouts.hosts(path, ["two"], live=False) == whereabouts.hosts(path, ["bbbbbbbb"], live=False) == ["npu-b"]
+    )
+    assert whereabouts.hosts(path, ["two"], live=True) == whereabouts.hosts(path, [], live=False) == []
+    ledger.replace_checkpoints("aaaaaaaa", [{"name": "big.pt", "size": 100}, {"name": "small.pt", "size": 3}])
+    assert whereabouts.has_checkpoint(path, ["one"], 100) and whereabouts.has_checkpoint(path, ["aaaaaaaa"], 4)
+    assert not whereabouts.has_checkpoint(path, ["one"], 101) and not whereabouts.has_checkpoint(path, ["big.pt"], 1)
+    assert whereabouts.hosts(tmp_path / "none.db", None, live=False) == []
