@@ -10,10 +10,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_PLACING = threading.Lock()
 
 
 class Later(types.ModuleType):
@@ -26,9 +29,24 @@ class Later(types.ModuleType):
 
 
 def _real(name: str) -> types.ModuleType:
-    if isinstance(sys.modules.get(name), Later):
-        del sys.modules[name]
+    _remove(name)
     return importlib.import_module(name)
+
+
+def _place(name: str, module: Later) -> None:
+    """Let it be imported; also by its whole name, which looks for it in its package (one that is loaded)."""
+    package, _, last = name.rpartition(".")
+    with _PLACING:
+        sys.modules[name] = module
+        if package in sys.modules:
+            vars(sys.modules[package]).setdefault(last, module)
+
+
+def _remove(name: str) -> None:
+    """From now on who imports it gets the real one; in its package it stays until then, for who has its whole name."""
+    with _PLACING:
+        if isinstance(sys.modules.get(name), Later):
+            del sys.modules[name]
 
 
 def _mock(*args: Any, **kwargs: Any) -> Any:
@@ -39,7 +57,10 @@ def _version(package: str) -> str:
     """A package's version by the folder that was installed beside its code, else by the book."""
     start, end = f"{package}-", ".dist-info"
     for place in getattr(sys.modules.get(package), "__path__", ()):
-        names: list[str] = os.listdir(os.path.dirname(place))
+        try:
+            names: list[str] = os.listdir(os.path.dirname(place))
+        except OSError:  # it lies in an archive
+            continue
         found = [name for name in names if name.startswith(start) and name.endswith(end)]
         if len(found) == 1:
             return found[0][len(start) : -len(end)]
@@ -60,10 +81,9 @@ def without_unused() -> Iterator[None]:
     placed = {name: Later(name) for name in UNUSED if name not in sys.modules}
     for name, module in placed.items():
         vars(module).update(UNUSED[name])
-        sys.modules[name] = module
+        _place(name, module)
     try:
         yield
     finally:
-        for name, module in placed.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
+        for name in placed:
+            _remove(name)
