@@ -87,22 +87,22 @@ class PromptAuth(AuthHandler):  # type: ignore[misc]
     the algorithms for such keys it takes.
     """
 
-    _at_once = False
+    _waits = True
 
     def _request_auth(self) -> None:
         # Decided before anything is sent: the answer comes in another thread.
-        self._at_once = self.auth_method == "publickey" and (
-            "rsa" not in self.private_key.get_name() or bool(self.transport.server_extensions)
-        )
+        self._waits = waits = "rsa" in self.private_key.get_name() and not self.transport.server_extensions
         super()._request_auth()
-        if self._at_once:
+        if not waits:
             accepted = paramiko.Message()
             accepted.add_string("ssh-userauth")
             accepted.rewind()
             super()._parse_service_accept(accepted)
 
     def _parse_service_accept(self, message: Any) -> None:
-        if not self._at_once:
+        """Once at most: the answer to a key before, which could not sign after all, may come as well."""
+        waits, self._waits = self._waits, False
+        if waits:
             super()._parse_service_accept(message)
 
 

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
+from paramiko.auth_handler import AuthHandler
 
 from jobrunner.core.errors import AuthError
 from jobrunner.lab.sshd import LoopbackHost, write_key_pair
 from jobrunner.transport.connect import open_connection
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget
+from jobrunner.transport.wire_ssh import LinkTransport
 from tests.support.hosts import loopback, target_of, test_agent
 
 pytestmark = pytest.mark.needs_sshd
@@ -182,6 +185,31 @@ def test_a_locked_key_and_a_passphrase(strict: LoopbackHost, tmp_path: Path) -> 
     assert len(asked) == 2, "it is asked for once, and not again"
     assert "secret" not in error.message + error.remedy
     assert "guess" not in error.message + error.remedy
+
+
+def test_a_key_that_cannot_sign_is_passed_over(
+    strict: LoopbackHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the server's answer to it is not taken for one to the next key, which waits for one."""
+    tried: list[AuthHandler] = []
+    plainly = AuthHandler._parse_service_accept
+
+    def counted(self: AuthHandler, message: object) -> None:
+        tried.append(self)
+        plainly(self, message)
+
+    def refuse(*_: object) -> bytes:
+        raise paramiko.SSHException("nobody touched it")
+
+    monkeypatch.setattr(AuthHandler, "_parse_service_accept", counted)
+    monkeypatch.setattr(paramiko.Ed25519Key, "sign_ssh_data", refuse)
+    silent = property(lambda self: {}, lambda self, value: None)
+    monkeypatch.setattr(LinkTransport, "server_extensions", silent, raising=False)
+    open_connection(using(strict, strict.user_key, strict.folder / "rsa")).close()
+    assert [handler.private_key.get_name() for handler in tried] == ["ssh-ed25519", "ssh-rsa"]
+    for handler in list(tried):  # an answer that is late
+        handler._parse_service_accept(paramiko.Message())
+    assert len(tried) == 2
 
 
 def test_who_connects_ahead_asks_nobody_and_the_command_then_does(strict: LoopbackHost, tmp_path: Path) -> None:
