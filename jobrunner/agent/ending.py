@@ -33,7 +33,7 @@ def end(supervisor):
     if queue.waiting(layout):
         from . import dispatcher
 
-        if not supervisor.heard:
+        if not handover.is_heard(supervisor.inlet):
             queue.wake(layout)  # a dispatcher that is not our parent hears of the verdict only so
         dispatcher.ensure_running(layout)
 
@@ -56,8 +56,7 @@ def let_go(supervisor):
     held, supervisor.held = supervisor.held, []
     if held:
         leases.release(held)
-        supervisor.heard = handover.tell(supervisor.inlet, supervisor.job_id)
-        if not supervisor.heard:
+        if not handover.tell(supervisor.inlet, supervisor.job_id):
             queue.wake(supervisor.layout)
         share.publish_leases(supervisor.layout, jobs.running(supervisor.layout))
 

@@ -76,3 +76,12 @@ def tell(inlet, job_id):
         return True
     except OSError:
         return False
+
+
+def is_heard(inlet):
+    """In a supervisor: True while the dispatcher that it comes of is there, and so hears of its end as of a child's."""
+    if inlet is None:
+        return False
+    poller = select.poll()
+    poller.register(inlet, 0)
+    return not poller.poll(0)  # it tells of an error once nobody can read any more

@@ -45,7 +45,6 @@ class Supervisor:
         values = settings.read(layout)[0]
         self.check_s = max(0.1, values["check_s"])
         self.log_guard = logguard.Guard(layout, job_id, os.path.join(self.folder, b"log"), values["log_warn_mb"])
-        self.heard = False  # that dispatcher has heard of it
         self.terminal = None
         self.child = self.status = self.command = None
         self.told = {}

@@ -102,10 +102,13 @@ def test_whose_cards_are_clear() -> None:
         handover.tell(memory.inlet, "ajob000002")
         memory.listen()
         assert not memory.clear("npu", [1])
+        assert handover.is_heard(memory.inlet)
     finally:
-        for handle in (*memory.descriptors(), memory.inlet):
+        for handle in memory.descriptors():
             os.close(handle)
-    assert not handover.tell(memory.inlet, "ajob000001")  # nobody listens any more: no error
+        assert not handover.is_heard(memory.inlet) and not handover.is_heard(None)
+        assert not handover.tell(memory.inlet, "ajob000001")  # nobody listens any more: no error
+        os.close(memory.inlet)
 
 
 def test_the_next_jobs_find_their_folders_made(runs_here: Runs) -> None:
