@@ -43,6 +43,7 @@ OPERATIONS = {
 }
 WARM = ()  # operations that are likely to come first: what they need is loaded while nothing has come yet
 IDLE_S = 900.0  # a client that has said nothing for so long is gone, or will open another channel
+GATHER_S = 1.0  # frames that are gathered leave after so long at the latest
 
 
 class ClientGone(Exception):
@@ -137,8 +138,9 @@ class Session:
     # writing
 
     def gather(self):
-        """From now on small frames leave many at once, until `leave`: a write each would cost more than that."""
-        self._kept = bytearray()
+        """From now on small frames leave many at once, until `leave`: a write each would cost more than that. None is
+        kept long, since the client waits no longer for a host that says nothing."""
+        self._kept, self._left_at = bytearray(), time.monotonic()
 
     def leave(self):
         """What was gathered leaves, and all that follows at once."""
@@ -148,9 +150,9 @@ class Session:
     def _write(self, *parts):
         if self._kept is not None:
             self._kept += b"".join(parts)
-            if len(self._kept) < wire.CHUNK:
+            if len(self._kept) < wire.CHUNK and time.monotonic() - self._left_at < GATHER_S:
                 return
-            parts, self._kept = [self._kept], bytearray()
+            parts, self._kept, self._left_at = [self._kept], bytearray(), time.monotonic()
         views = [memoryview(part) for part in parts]
         try:
             while views:

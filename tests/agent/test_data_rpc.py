@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.agent import wire
+from jobrunner.agent import rpc, wire
 from jobrunner.agent.rpc import OPERATIONS, operation, scrubbed
 from tests.support.agentproc import REPO, AgentFailed, AgentHost, Tree, agent_host, job, pythons, until
 
@@ -215,3 +215,27 @@ def test_a_stopped_agent_is_ended_by_term(host: AgentHost) -> None:
     channel.ask("gc", dry_run=True)
     channel.process.send_signal(signal.SIGTERM)
     assert until(lambda: channel.process.poll() is not None)
+
+
+def test_frames_leave_together_but_none_is_kept_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet, inlet = os.pipe()
+    os.set_blocking(outlet, False)
+    now = [100.0]
+    monkeypatch.setattr(rpc.time, "monotonic", lambda: now[0])
+    session = rpc.Session(b"/nowhere", stdout=inlet)
+    try:
+        session.gather()
+        for number in range(3):
+            session.send_bytes(b"%d" % number)
+        with pytest.raises(BlockingIOError):
+            os.read(outlet, 1)
+        now[0] += rpc.GATHER_S  # files that are slow to read: the client is not left waiting
+        session.send_bytes(b"3")
+        came = os.read(outlet, 1 << 16)
+        session.send_bytes(b"4")
+        session.leave()
+        came += os.read(outlet, 1 << 16)
+        assert came == b"".join(wire.pack(b"B", b"%d" % number) for number in range(5))
+    finally:
+        os.close(inlet)
+        os.close(outlet)
