@@ -102,6 +102,8 @@ def receive(layout, session, digest, size):
         os.rename(aside, os.path.join(folder, digest.encode("ascii")))
     except _Stored:
         os.unlink(aside)
+        if not os.path.exists(path_of(layout, digest)):
+            raise AgentError("aborted", "a content that has come is not there any more", "Submit again.") from None
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = folder  # what is written to, for the message

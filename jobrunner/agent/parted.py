@@ -55,11 +55,12 @@ class Parted:
         return True
 
     def reread(self, at):
-        """Read the count of the chunk of a byte anew: somebody else may have filled it meanwhile."""
+        """Read the count of the chunk of a byte anew: somebody else may have filled it meanwhile, or finished all."""
         number = at // self.chunk
-        data = read_at(self.handle, _COUNT.size, self.size + _HEAD.size + number * _COUNT.size)
-        if number < self._number and len(data) == _COUNT.size:
-            self._counts[number] = max(self._counts[number], _COUNT.unpack(data)[0])
+        if number < self._number:
+            data = read_at(self.handle, _COUNT.size, self.size + _HEAD.size + number * _COUNT.size)
+            full = self._length(number)
+            self._counts[number] = max(self._counts[number], _COUNT.unpack(data)[0]) if data else full
 
     def missing(self):
         """`[(from, to)]`: for each chunk that is not full, what it lacks; in order."""

@@ -19,7 +19,7 @@ from .working import Working
 BLOCK = 1024 * 1024
 LOOK_S = 0.01
 LOCK_S = 5.0
-IDLE_S = 60.0  # a keeper for whom nothing has come for so long gives up: what is there is kept
+IDLE_S = 600.0  # a keeper for whom nothing has come for so long gives up: what is there is kept
 
 
 def run(session, request):
@@ -90,8 +90,12 @@ def _follow(session, part):
         part.refresh()
         reached = part.reached
         if reached == at:
-            if session.gone() or time.monotonic() - moved > IDLE_S:
+            if session.gone():
                 raise ClientGone("in the middle of an upload")
+            if time.monotonic() - moved > IDLE_S:
+                raise AgentError(
+                    "aborted", "nothing of the upload came any more", "Submit again: what arrived is kept."
+                )
             time.sleep(LOOK_S)
             continue
         while at < reached:

@@ -68,3 +68,13 @@ def test_what_does_not_follow_or_is_too_long_is_not_written(handle: int) -> None
     assert not part.put(0, b"x" * 1001)
     assert not part.put(SIZE + 10, b"x")
     assert part.there == 0 and os.pread(handle, 10, 0) == bytes(10)
+
+
+def test_what_is_finished_is_not_written_to_any_more(handle: int) -> None:
+    late, part = parted.Parted(handle, 1500), parted.Parted(handle, 1500)
+    assert late.put(0, b"a" * 10)
+    part.reread(0)
+    assert part.put(10, b"b" * 990) and part.put(1000, b"c" * 500)
+    part.finish()
+    late.reread(10)
+    assert not late.put(10, b"x") and os.pread(handle, 2000, 0) == b"a" * 10 + b"b" * 990 + b"c" * 500
