@@ -116,5 +116,8 @@ def _write(home: Path, hints: Mapping[str, Any]) -> None:
     aside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside.write_text(json.dumps(hints), encoding="utf-8")
-        os.replace(aside, file)
+        try:
+            aside.write_text(json.dumps(hints), encoding="utf-8")
+            os.replace(aside, file)
+        except OSError:  # a full disk; on Windows also a file that somebody reads just now
+            aside.unlink()

@@ -9,6 +9,7 @@ POSIX only: file handles are passed through the socket.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -254,7 +255,11 @@ class MuxChannel:
     def send_file(self, handle: int, at: int, count: int) -> int:
         """`send` for bytes of a file, without a copy of them here where the kernel can do that."""
         if _FROM_FILES:
-            return self._give(lambda pipe: os.sendfile(pipe, handle, at, count))
+            try:
+                return self._give(lambda pipe: os.sendfile(pipe, handle, at, count))
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                    raise  # else: not from this file system
         return self.send(os.pread(handle, min(count, self.most), at))
 
     def _give(self, write: Callable[[int], int]) -> int:

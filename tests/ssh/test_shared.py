@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -322,3 +323,21 @@ def test_a_person_at_the_terminal_is_asked_by_ssh_once(own: LoopbackHost, reach:
 def test_settings_share_nothing_by_default(own: LoopbackHost) -> None:
     assert TransportSettings().sockets is None
     assert echo(replace(target_of(own), transport="openssh")) == "fabric"
+
+
+def test_bytes_of_a_file_also_from_where_the_kernel_does_not_move_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    handle = os.open(tmp_path / "file", os.O_RDONLY)
+    outlet, inlet = os.pipe()
+    channel = object.__new__(mux.MuxChannel)
+    monkeypatch.setattr(channel, "_give", lambda write: write(inlet), raising=False)
+    try:
+        taken = [channel.send_file(handle, 2, 3)]
+        monkeypatch.setattr(os, "sendfile", lambda *_: (_ for _ in ()).throw(OSError(errno.EINVAL, "not from there")))
+        taken += [channel.send_file(handle, 5, 3), channel.send_file(handle, 8, 9)]
+        assert taken == [3, 3, 2] and os.read(outlet, 99) == b"23456789"
+    finally:
+        for number in (handle, outlet, inlet):
+            os.close(number)
