@@ -88,18 +88,27 @@ def begun() -> Begun | None:
 
 
 def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Begin to connect where it shows from the command line which hosts are going to be asked."""
+    """Begin to connect where it shows from the command line which hosts are going to be asked.
+
+    Nothing goes wrong aloud: whatever it is, the command meets it too, and says it.
+    """
     global _begun
     asked = _asked(arguments)
     if asked is None:
         return
+    found: list[Ahead] = []
+    with contextlib.suppress(Exception):
+        _begin(asked, environ, found)
+    _begun = Begun(found) if found else None
+
+
+def _begin(asked: _Asked, environ: Mapping[str, str], found: list[Ahead]) -> None:
     from jobrunner.service.session import default_home, default_hosts_file
 
     home = default_home(environ)
     file = Path(asked.hosts_file) if asked.hosts_file else default_hosts_file(environ)
     ways = hints.ways(home, file, environ)
     targets = ways.get("targets", {})
-    found = []
     for alias in _aliases(asked, ways, home)[:MOST] if targets else ():
         options = targets.get(alias)
         if isinstance(options, dict):
@@ -108,7 +117,6 @@ def begin(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
             with contextlib.suppress(JobrunnerError, OSError, TypeError, ValueError, KeyError):
                 link = _loaded(hints.target(alias, options, home), asked.bulk)
                 found.append(Ahead(link, asked.op))
-    _begun = Begun(found) if found else None
 
 
 def _loaded(target: HostTarget, bulk: bool) -> HostLink:

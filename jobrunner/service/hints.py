@@ -24,8 +24,7 @@ _LIMITS = ("connect_s", "request_s", "retry_s")
 def ways(home: Path, hosts_file: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """What is remembered under this hosts file: `{"specs": {path: alias}, "targets": {alias: options}}`; {} if nothing
     is, or if the file has changed since."""
-    where = _read(home).get(_key(hosts_file, environ))
-    return where if isinstance(where, dict) and where.get("stamp") == _stamp(hosts_file) else {}
+    return _still_so(_read(home).get(_key(hosts_file, environ)), _stamp(hosts_file))
 
 
 def target(alias: str, options: Mapping[str, Any], home: Path) -> HostTarget:
@@ -51,8 +50,7 @@ def remember(
     """Keep as hints which targets were used, and for which spec file's jobs. Nothing goes wrong aloud."""
     hints = _read(home)
     key, stamp = _key(hosts_file, environ), _stamp(hosts_file)
-    old = hints.get(key)
-    where: dict[str, Any] = old if isinstance(old, dict) and old.get("stamp") == stamp else {"stamp": stamp}
+    where = _still_so(hints.get(key), stamp) or {"stamp": stamp}
     before = json.dumps(where, sort_keys=True)
     specs, targets = where.setdefault("specs", {}), where.setdefault("targets", {})
     for path, target in used:
@@ -101,6 +99,13 @@ def _stamp(hosts_file: Path) -> list[int] | None:
     except OSError:
         return None
     return [seen.st_mtime_ns, seen.st_size, seen.st_ino]
+
+
+def _still_so(where: object, stamp: list[int] | None) -> dict[str, Any]:
+    """What is remembered under a hosts file that has this stamp now; {} if it is of another, or nonsense."""
+    if not isinstance(where, dict) or where.get("stamp") != stamp:
+        return {}
+    return where if all(isinstance(where.get(name, {}), dict) for name in ("specs", "targets")) else {}
 
 
 def _read(home: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.core.errors import HostError, UsageError
-from jobrunner.service import ahead, hints
+from jobrunner.service import ahead, hints, session
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget
 from tests.support.lab import Client, Lab
@@ -94,6 +94,22 @@ def test_a_damaged_hint_costs_nothing_but_time(client: Client) -> None:
         ids.append(client.submit(SPEC, "again"))
         assert remembered(client)["v"] == hints.FORMAT, text
     client.run("wait", *ids)
+
+
+def test_what_goes_wrong_ahead_is_the_commands_to_say(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = client.folder / "state" / "cache" / "ahead.json"
+    before = remembered(client)
+    spoilt = {key: {**where, "specs": ["?"]} if isinstance(where, dict) else where for key, where in before.items()}
+    file.write_text(json.dumps(spoilt))
+    client.run("wait", client.submit(SPEC, "again"))
+    assert remembered(client) == before
+
+    def homeless(_: object) -> Path:
+        raise RuntimeError("there is no home folder")
+
+    monkeypatch.setattr(session, "default_home", homeless)
+    ahead.begin(["ls"], {})
+    assert ahead.begun() is None
 
 
 def test_a_host_that_is_gone_is_told_once_and_soon(tmp_path: Path) -> None:
