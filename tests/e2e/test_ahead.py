@@ -98,10 +98,10 @@ def test_a_damaged_hint_costs_nothing_but_time(client: Client) -> None:
 
 def test_what_goes_wrong_ahead_is_the_commands_to_say(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     file = client.folder / "state" / "cache" / "ahead.json"
-    before = remembered(client)
+    first, before = client.submit(SPEC, "again"), remembered(client)
     spoilt = {key: {**where, "specs": ["?"]} if isinstance(where, dict) else where for key, where in before.items()}
     file.write_text(json.dumps(spoilt))
-    client.run("wait", client.submit(SPEC, "again"))
+    client.run("wait", first, client.submit(SPEC, "again"))
     assert remembered(client) == before
 
     def homeless(_: object) -> Path:
