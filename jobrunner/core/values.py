@@ -7,6 +7,7 @@ third. Here that is done with the first value (or the first look at the fields);
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ else:
 
         cls.__new__ = make
         cls.__dataclass_fields__ = unfinished
+        cls.__signature__ = _Signature()
         return cls
 
 
@@ -49,3 +51,12 @@ class _Unfinished:
     def __get__(self, value: object, owner: type) -> Any:
         self.finish()
         return owner.__dataclass_fields__  # type: ignore[attr-defined]
+
+
+class _Signature:
+    """What a class is made with, for whoever shows it: `__init__`'s words, not those of the `__new__` above."""
+
+    def __get__(self, value: object, owner: type) -> inspect.Signature:
+        dataclasses.fields(owner)
+        made = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return made.replace(parameters=list(made.parameters.values())[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -62,6 +63,26 @@ def test_fields_are_known_before_the_first_value() -> None:
 
     assert dataclasses.is_dataclass(Unused)
     assert [item.name for item in dataclasses.fields(Unused)] == ["name", "words", "more"]
+
+
+def test_what_a_value_is_made_with_is_shown_as_it_is() -> None:
+    @dataclass
+    class Bare:
+        number: int
+        text: str = ""
+
+    class Own(Bare):
+        def __init__(self) -> None:
+            super().__init__(1)
+
+    @dataclasses.dataclass
+    class Theirs:
+        number: int
+        text: str = ""
+
+    assert inspect.signature(Bare) == inspect.signature(Theirs) and not inspect.signature(Own).parameters
+    assert Bare.__doc__ == (Theirs.__doc__ or "").replace("Theirs", "Bare")
+    assert str(inspect.signature(Inner)).startswith("(name: 'str', words: 'list[str]' = ")
 
 
 def test_first_values_may_be_made_at_once() -> None:
