@@ -5,10 +5,11 @@ import os
 import signal
 import time
 
-from . import jobs, kernel, procs
+from . import conclude, jobs, kernel, leases, procs
 
 QUIET_S = 0.02  # after a start the helper waits so long
 FAR_S = 3600.0
+PATIENCE_S = 10.0  # for whoever is concluding a job
 NEXT = 4  # so many of the jobs that come next are seen to
 
 
@@ -81,6 +82,17 @@ def _make(layout, entry):
         worktree.make_ready(layout, job_id, attempt)
         for path in room.records(layout, job_id, attempt):
             room.reserve(path, sync=False)
+        _undo_if_final(layout, job_id)
+
+
+def _undo_if_final(layout, job_id):
+    """A job that was cancelled meanwhile: whoever did that may have come before all of it was made."""
+    if not jobs.is_final(layout, job_id):
+        return
+    lock = leases.bind_patiently(layout.job_lock(job_id), PATIENCE_S)
+    if lock is not None and jobs.is_final(layout, job_id):
+        conclude.drop_unstarted(layout, job_id)
+        conclude.tidy(layout, job_id)
 
 
 def undo_lost_start(folder):

@@ -182,12 +182,12 @@ def finish(layout, job_id, verdict):
             exit_code=verdict.get("exit_code"),
             signal=verdict.get("signal"),
         )
-        _drop_unstarted(layout, job_id)
+        drop_unstarted(layout, job_id)
     tidy(layout, job_id)
 
 
-def _drop_unstarted(layout, job_id):
-    """Remove what was made ahead for an attempt that never began."""
+def drop_unstarted(layout, job_id):
+    """Remove what was made ahead for an attempt that never began. The caller holds the lock."""
     begun = jobs.attempts(layout, job_id)
     for name in os.listdir(layout.job(job_id)):
         if name.isdigit() and int(name) not in begun:

@@ -290,7 +290,8 @@ def _clean_leftovers(cleaner):
     layout = cleaner.layout
     folders = [layout.root, layout.agents, layout.hosts, layout.home, layout.jobs, layout.queue]
     folders += [layout.packs, *sorted({os.path.dirname(path) for path, _ in _blobs(layout)})]
-    folders += [layout.job(job_id) for job_id in jobs.all_ids(layout)]
+    for job_id in jobs.all_ids(layout):  # its folder, and those of its attempts
+        folders += [os.path.dirname(top) for top, _ in checkpoints.places(layout, job_id)]
     for folder in folders:
         try:
             names = os.listdir(folder)

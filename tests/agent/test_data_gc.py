@@ -193,12 +193,13 @@ def test_left_overs_go_after_a_day(host: AgentHost) -> None:
     host.channel().stage([job("job00001")], Tree().file("a", b"a"))
     shard = next(path for path in (host.root / "blobs").iterdir())
     old = [host.home / "jobs" / ".tmp-job00009-aa", shard / ".tmp-1", host.job("job00001") / "x.12.tmp"]
+    old.append(host.job("job00001") / "1" / ".work-aa")  # what was to be the work folder of an attempt
     for path in old:
-        path.mkdir() if path.suffix == "" and "blobs" not in path.parts else path.write_bytes(b"x")
+        path.mkdir(parents=True) if path.suffix == "" and "blobs" not in path.parts else path.write_bytes(b"x")
         os.utime(path, (OLD, OLD))
     young = host.home / "jobs" / ".tmp-job00008-aa"
     young.mkdir()
-    assert len(host.ask("gc", dry_run=False)["removed"]) == 3
+    assert len(host.ask("gc", dry_run=False)["removed"]) == 4
     assert not any(path.exists() for path in old) and young.exists()
 
 

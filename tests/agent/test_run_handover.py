@@ -129,6 +129,24 @@ def test_the_next_jobs_find_their_folders_made(runs_here: Runs) -> None:
         assert runs.final(id_)["state"] == "COMPLETED" and runs.log(id_) == "one\n" and not ready(runs, id_)
 
 
+def test_what_is_made_for_a_job_that_was_cancelled_meanwhile_goes(runs_here: Runs, monkeypatch: Any) -> None:
+    """Whoever cancelled it has come before all of it was made."""
+    runs, make = runs_here, worktree.make_ready
+    runs.host.drain()
+    runs.channel.stage([job("alate00001")], Tree().file("a.txt", b"one\n"))
+
+    def make_late(*words: Any) -> None:
+        runs.channel.ask("stop", ids=["alate00001"], wait_s=5)
+        make(*words)
+        assert ready(runs, "alate00001")
+
+    monkeypatch.setattr(worktree, "make_ready", make_late)
+    ahead._make(runs.host.layout, {"id": "alate00001"})
+    folder = runs.host.job("alate00001")
+    assert runs.view("alate00001")["state"] == "CANCELLED" and not (folder / "1").exists()
+    assert not list(folder.glob("*.room"))
+
+
 def ready(runs: Runs, job_id: str) -> list[Path]:
     return list(runs.host.job(job_id).glob("1/ready-*/a.txt"))
 
