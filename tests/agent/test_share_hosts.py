@@ -246,10 +246,7 @@ def test_a_newer_format_whose_agent_is_not_here_waits_quietly(tmp_path: Path) ->
         assert runs.channel.ask("why", id="anewer001")["findings"][0]["code"] == "format"
         pid = until(runs.dispatcher, what="a dispatcher")
         before = Path(f"/proc/{pid}/stat").read_text().split()[13:15]
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
-            assert Path(f"/proc/{pid}/stat").read_text().split()[2] == "S"
-            time.sleep(0.1)
+        time.sleep(1)
         after = Path(f"/proc/{pid}/stat").read_text().split()[13:15]
         assert int(after[0]) + int(after[1]) - int(before[0]) - int(before[1]) <= 2, "it sleeps"
         kill(pid)

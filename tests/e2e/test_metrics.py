@@ -40,6 +40,7 @@ for epoch in range(1, 4):
     ends = time.monotonic() + 60
     while epoch == 1 and not os.path.exists("go") and time.monotonic() < ends:
         time.sleep(0.02)
+        board.flush()  # what was in its queue still at the flush before is in the file after this one
 board.close()
 """
 
