@@ -179,7 +179,7 @@ def forget_unless_there(session: Session, alias: str, ids: Sequence[str], error:
         answer = link.request("look", jobs=list(ids), events={}, cards=False)
     except JobrunnerError:
         return []
-    views = {id_: view for id_, view in answer["jobs"].items() if view}
+    views = {id_: answer["jobs"][id_] for id_ in ids if answer["jobs"].get(id_)}
     if views:
         session.ledger.apply_views(alias, link.host_facts["instance"], views, now())
     for id_ in ids:

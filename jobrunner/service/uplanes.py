@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import AgentError, ConnectError
+from jobrunner.core.errors import AgentError, ConnectError, HostError
 from jobrunner.service.lanes import BIG, FAR_S, NEAR_S, Crew
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ BLOCK = 256 * 1024
 SILENCE_S = 60.0
 LEAST = BIG
 NEAR, NOT_FAR, FAR = 1, 3, 6
+Gap = tuple[int, int]
 
 
 class Uploads:
@@ -53,7 +54,7 @@ class Uploads:
                 first = keeper.read_json()
                 if "lack" not in first:
                     return False  # another submit is sending the same
-                return self._spread(link, keeper, first["lack"], path, asked)
+                return self._spread(link, keeper, _gaps(link.alias, first["lack"], size), path, asked)
         except ConnectError as error:
             if error.code != "sessions_full":
                 raise
@@ -66,7 +67,7 @@ class Uploads:
 
             raise ChangedError(path, "other content") from error
 
-    def _spread(self, link: HostLink, keeper: Stream, gaps: list[list[int]], path: str, asked: dict[str, Any]) -> bool:
+    def _spread(self, link: HostLink, keeper: Stream, gaps: list[Gap], path: str, asked: dict[str, Any]) -> bool:
         size, left, crew = int(asked["size"]), deque(gaps), Crew()
         self._advance(size - sum(end - begin for begin, end in gaps))
         near = link.round_trip
@@ -80,7 +81,7 @@ class Uploads:
             self._beat()  # it is hashing the last of it
         return bool(message["data"].get("kept"))
 
-    def _lane(self, crew: Crew, link: HostLink, left: deque[list[int]], path: str, asked: dict[str, Any]) -> None:
+    def _lane(self, crew: Crew, link: HostLink, left: deque[Gap], path: str, asked: dict[str, Any]) -> None:
         from jobrunner.upload.hashing import open_file
         from jobrunner.upload.reader import ChangedError
 
@@ -111,3 +112,16 @@ class Uploads:
         self._advance(count)
         with self._lock:
             self.bytes += count
+
+
+def _gaps(alias: str, lack: list[list[int]], size: int) -> list[Gap]:
+    """What a host says that it lacks of a content: one place after the other. Raises HostError if that cannot be."""
+    ends = [0, *(place for gap in lack for place in gap), size]
+    if any(len(gap) != 2 or gap[0] >= gap[1] for gap in lack) or ends != sorted(ends):
+        raise HostError(
+            f"{alias} asks for parts of a file that are none",
+            host=alias,
+            code="bad_answer",
+            remedy="Use the same version of jobrunner everywhere.",
+        )
+    return [(begin, end) for begin, end in lack]

@@ -1,8 +1,8 @@
 """The shape of answers: what a host says is looked at before anybody uses it. Pure.
 
 A shape is a type (or several), `[shape]` for a list, `{"*": shape}` for an object whose values have it, `{"key": shape,
-"key?": shape}` for one that has these keys (with `?`: that may also be missing or null), or `Maybe(shape)`. Keys that
-are not named are left alone: newer hosts may say more.
+"key?": shape}` for one that has these keys (with `?`: that may also be missing or null; with `!`: missing, but not
+null), or `Maybe(shape)`. Keys that are not named are left alone: newer hosts may say more.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ SHAPES: dict[str, Shape] = {
 PARTS: dict[str, Shape] = {
     "tail": {"attempt?": int, "offset?": int, "size?": int, "note?": str},
     "stage": {"need?": [int], "exists?": {"*": Maybe(_VIEW)}},
-    "collect": {"files?": [dict], "skipped?": [dict], "coming?": int, "sha256?": str},
-    "ranges": {"sha256?": str, "range?": bool},
-    "parts": {"lack?": [[int]]},
+    "collect": {"files!": [dict], "skipped!": [dict], "coming!": int, "sha256?": str},
+    "ranges": {"sha256?": str, "range!": bool},
+    "parts": {"lack!": [[int]]},
 }
 _HOST = {"instance": str, "hostname?": str, "machine_id?": str, "boot_id?": str, "now?": str, "agent?": str}
 
@@ -119,9 +119,9 @@ def _object(value: Any, shape: dict[str, Shape], where: str) -> str | None:
         found = (mismatch(item, shape["*"], f"an entry of {where}") for item in value.values())
         return next(filter(None, found), None)
     for key, inner in shape.items():
-        name = key.rstrip("?")
+        name = key.rstrip("?!")
         if value.get(name) is None:
-            if key.endswith("?"):
+            if key.endswith("?") or (key.endswith("!") and name not in value):
                 continue
             if not isinstance(inner, Maybe) or name not in value:
                 return f"{where} has no {name}"

@@ -12,6 +12,8 @@ import struct
 import sys
 import time
 
+WORDS = {"op", "get", "each", "done"}
+
 
 def write(data):
     view = memoryview(data)
@@ -39,7 +41,7 @@ def request():
         payload = exactly(length)
         if kind == b"J":
             message = json.loads(payload)
-            if "op" in message or "get" in message or "done" in message:
+            if WORDS & set(message):
                 return message
 
 
@@ -69,15 +71,16 @@ def perform(step):
 
 
 def main():
-    fence = sys.argv[-1]
+    fence = next(word for word in reversed(sys.argv) if len(word) == 32)  # what is to be asked first may follow it
     write(f"\n{fence}\nH /bin/bash\n".encode())
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers.json")) as stream:
         answers = json.load(stream)
     while True:
         message = request()
-        word = message.get("op") or ("get" if "get" in message else "done")
-        for step in answers.get(word, answers["*"]):
-            perform(step)
+        word = message.get("op") or ("done" if "done" in message else "get")
+        for _ in message.get("each", [0]):
+            for step in answers.get(word, answers["*"]):
+                perform(step)
 
 
 if __name__ == "__main__":
