@@ -18,7 +18,7 @@ _SNIPPET = """
 import json, os, platform, sys
 found, places = {}, []
 for folder in sys.path:
-    if not os.path.isdir(folder or '/nowhere'):
+    if not folder or not os.path.isdir(folder):
         continue
     places.append(folder)
     for name in sorted(os.listdir(folder)):
