@@ -55,12 +55,15 @@ class Parted:
         return True
 
     def reread(self, at):
-        """Read the count of the chunk of a byte anew: somebody else may have filled it meanwhile, or finished all."""
+        """Read the count of the chunk of a byte anew: somebody else may have filled it meanwhile, or finished all.
+        The place up to which the chunk is there."""
         number = at // self.chunk
         if number < self._number:
             data = read_at(self.handle, _COUNT.size, self.size + _HEAD.size + number * _COUNT.size)
             full = self._length(number)
             self._counts[number] = max(self._counts[number], _COUNT.unpack(data)[0]) if data else full
+            return number * self.chunk + self._counts[number]
+        return self.size
 
     def missing(self):
         """`[(from, to)]`: for each chunk that is not full, what it lacks; in order."""

@@ -29,8 +29,15 @@ class Spare:
         `become(told, lock, leases)` returns."""
         if self._pid is not None or not self._wanted:
             return
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        pid = os.fork()
+        ends = []
+        try:
+            ends += _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+            pid = os.fork()
+        except OSError:
+            for end in ends:
+                end.close()
+            return  # no room for one now: the next start forks
+        ours, theirs = ends
         if pid:
             theirs.close()
             self._pid, self._socket = pid, ours

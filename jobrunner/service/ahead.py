@@ -28,7 +28,6 @@ MOST = 16  # hosts that are connected to ahead
 # asked first.
 _LIVE = dict.fromkeys(("ls", "show", "wait", "cancel", "hold", "release", "priority", "attach"), "look")
 _NAMED = {"logs": "tail", "pull": "collect", "checkpoints": "look", "why": "why"}
-_FETCH = ("pull", "checkpoints")
 _VALUES = ("--host", "--hosts", "--set", "--transport")
 _FLAGS = ("--json", "--timings", "--wait", "--follow", "--large")
 
@@ -138,7 +137,7 @@ class _Asked:
     host: str | None = None
     hosts_file: str | None = None
     transport: str | None = None
-    bulk: bool = False  # much is going to come
+    bulk: bool = False  # files are going to come, and perhaps a big one
 
 
 def _aliases(asked: _Asked, ways: Mapping[str, Any], home: Path) -> list[str]:
@@ -149,7 +148,7 @@ def _aliases(asked: _Asked, ways: Mapping[str, Any], home: Path) -> list[str]:
 
     named = asked.words if asked.words or asked.command != "ls" else None
     ledger = home / "ledger.db"
-    if asked.command in _FETCH:
+    if asked.bulk:
         from jobrunner.service.lanes import BIG
 
         asked.bulk = whereabouts.has_checkpoint(ledger, asked.words, BIG)
@@ -170,11 +169,12 @@ def _asked(arguments: Sequence[str]) -> _Asked | None:
         elif word.startswith("-"):
             if asked.command in ("", "submit", "ls") or name in ("--help", "-h", "--offline"):
                 return None
+            asked.bulk = asked.bulk or name == "--pull"
         elif not asked.command:
             op = "stage" if word == "submit" else _LIVE.get(word) or _NAMED.get(word)
             if op is None:
                 return None
-            asked.command, asked.op = word, op
+            asked.command, asked.op, asked.bulk = word, op, word == "pull"
         else:
             asked.words.append(word)
     if not asked.command or not (asked.words or asked.command == "ls"):

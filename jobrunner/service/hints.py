@@ -111,7 +111,7 @@ def _still_so(where: object, stamp: list[int] | None) -> dict[str, Any]:
 def _read(home: Path) -> dict[str, Any]:
     try:
         found = json.loads(_file(home).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("v") == FORMAT else {}
 

@@ -127,9 +127,10 @@ def _with_host(session: Session, id_: str, *, wait: bool) -> JobRow:
 
 
 def _stream(
-    session: Session, link: HostLink, row: JobRow, place: _Place, *, follow: bool, **wanted: Any
+    session: Session, link: HostLink, row: JobRow, place: _Place, *, follow: bool, widen: bool = True, **wanted: Any
 ) -> Iterator[LogPiece]:
-    """One `tail` on the host; `place` moves with every piece. Where much is to come another one goes on with it."""
+    """One `tail` on the host; `place` moves with every piece. Where much is to come another one goes on with it, over
+    the connection for big transfers; if that breaks, this one goes on."""
     lines = wanted["lines"] if place.offset is None else None
     asked: dict[str, Any] = {
         "id": row.id,
@@ -147,7 +148,7 @@ def _stream(
         for kind, payload in stream.parts():
             if kind == b"B":
                 yield from _data(place.take(payload))
-                if not place.filtered and wider(end - (place.offset or 0)):
+                if widen and not place.filtered and wider(end - (place.offset or 0)):
                     break
                 continue
             try:
@@ -165,7 +166,12 @@ def _stream(
                 yield LogPiece("attempt", attempt=place.attempt, offset=place.offset, size=message["size"])
             elif message.get("note"):
                 yield LogPiece("note", note=str(message["note"]))
-    yield from _stream(session, wider.bulk, row, place, follow=follow, **wanted)
+    try:
+        yield from _stream(session, wider.bulk, row, place, follow=follow, widen=False, **wanted)
+        return
+    except (LinkLostError, ConnectError):
+        pass  # what the host itself does not give any more shows at once
+    yield from _stream(session, link, row, place, follow=follow, widen=False, **wanted)
 
 
 def _data(data: bytes) -> Iterator[LogPiece]:

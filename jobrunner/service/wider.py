@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from jobrunner.core.errors import HostError
+from jobrunner.core.errors import JobrunnerError
 from jobrunner.service.lanes import BIG, FAR_S
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Wider:
         bulk = self.bulk
         try:
             bulk.open()
-        except HostError:
+        except (JobrunnerError, OSError):
             return  # the bytes come as they do
         if bulk.kind != self._link.kind:
             self._open.set()

@@ -19,6 +19,7 @@ from jobrunner.transport.openssh import Inherited
 from jobrunner.transport.session import Session
 from jobrunner.transport.settings import HostTarget
 
+ASKED_FOR = ("passphrase", "second_factor")  # what a login may want of a person
 BULK_PLACES = 9  # sshd gives ten channels to a connection, if it is not told otherwise
 BUSY_S = 5.0  # how long a server that refuses channels is asked again: ended ones take it a moment to forget
 
@@ -72,7 +73,7 @@ class HostLink:
 
     def prepare(self, op: str) -> None:
         """Connect, and begin to start an agent for the first exchange, `op`. Errors are raised by the first use; but a
-        login that failed is tried again there, where a person may be asked."""
+        login that a person could help with is tried again there."""
         try:
             self._idle_or_place(reuse=False)
             try:
@@ -81,7 +82,7 @@ class HostLink:
                 self._place_free(None)
                 raise
         except Exception as error:  # nobody hears of it in this thread
-            self._not_ready = None if isinstance(error, AuthError) else error
+            self._not_ready = None if isinstance(error, AuthError) and error.code in ASKED_FOR else error
         finally:
             self._preparing.set()
 

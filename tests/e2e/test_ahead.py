@@ -154,6 +154,15 @@ def test_what_a_command_line_asks_of_hosts(words: list[str], found: object) -> N
     assert (None if asked is None else tuple(vars(asked).values())[:6]) == found
 
 
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [(["pull", "x"], True), (["checkpoints", "x", "--pull", "last"], True), (["checkpoints", "x"], False)],
+)
+def test_where_files_are_going_to_come(words: list[str], files: bool) -> None:
+    asked = ahead._asked(words)
+    assert asked is not None and asked.bulk is files
+
+
 def test_commands_that_read_go_ahead_too_over_one_connection(lab: Lab, client: Person) -> None:
     id_ = client.submit("device: cpu\ncommand: [sleep, '600']\ngrace: 0s\n", "long")
     client.until(id_, "RUNNING")

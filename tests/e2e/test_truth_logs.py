@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from jobrunner.core.errors import LinkLostError
 from jobrunner.service import wider
-from jobrunner.transport import openssh
+from jobrunner.transport import mux, openssh
+from jobrunner.transport.session import Session
 from tests.support.lab import Client, Lab
 from tests.support.quick import QuickClient
 from tests.support.relay import relayed
@@ -71,6 +73,30 @@ def test_a_big_log_goes_on_over_the_connection_for_big_transfers(
     assert shown == (lab.job_folder(id_) / "1" / "log").read_text() and len(opened) == 1
     quick.run("logs", id_, "--raw", "--transport", "fabric")
     assert len(opened) == 1, "nothing is opened where Fabric is wanted"
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_a_big_log_goes_on_where_its_second_connection_breaks(
+    quick: QuickClient, lab: Lab, monkeypatch: pytest.MonkeyPatch, follow: tuple[str, ...]
+) -> None:
+    id_ = quick.submit("device: cpu\ncommand: seq 1 900000\n", "breaks")
+    quick.run("wait", id_)
+    monkeypatch.setattr(wider, "BIG", 1_000_000)
+    monkeypatch.setattr(wider, "FAR_S", 10.0)
+    monkeypatch.setattr(wider, "Thread", AtOnce)
+    broken: list[int] = []
+    real = Session.parts
+
+    def parts(stream: Session) -> Iterator[tuple[bytes, bytes]]:
+        for number, part in enumerate(real(stream)):
+            if number == 3 and isinstance(stream._channel, mux.MuxChannel):
+                broken.append(number)
+                raise LinkLostError("the link was lost", host="lab")
+            yield part
+
+    monkeypatch.setattr(Session, "parts", parts)
+    assert quick.run("logs", id_, "--raw", *follow).stdout == (lab.job_folder(id_) / "1" / "log").read_text()
+    assert broken == [3] and quick.row(id_)["unreachable"] is not True
 
 
 class AtOnce:
