@@ -63,9 +63,20 @@ class Ahead:
         """A job starts now: nobody else may be at its folder, or take the processor from it."""
         self._quiet = time.monotonic() + QUIET_S
         if self._helper is not None and self._helper[1] == job_id:
-            pid, self._helper = self._helper[0], None
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            self._kill()
+
+    def end(self):
+        """The dispatcher is about to end: the helper would be killed with it, and what it made for a job that is over
+        would stay."""
+        if self._helper is not None:
+            job_id = self._helper[1]
+            self._kill()
+            _undo_if_final(self._layout, job_id)
+
+    def _kill(self):
+        pid, self._helper = self._helper[0], None
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _key(entry):

@@ -253,6 +253,7 @@ class Dispatcher:
     def leave(self):
         """The queue is empty: give the lock back, and look once more so that no wake-up is lost. True to end."""
         self.ticket.withdraw()
+        self.ahead.end()
         leases.release([self.lock])
         if not queue.waiting(self.layout):
             return True

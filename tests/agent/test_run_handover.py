@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobrunner.agent import ahead, handover, leases, line, queue, starts, worktree
+from jobrunner.agent import ahead, conclude, handover, leases, line, queue, starts, worktree
 from jobrunner.agent.layout import Layout
 from jobrunner.lab.simcards import tools_dir, write_lab
 from tests.support.agentproc import Tree, agent_host, job, until
@@ -145,6 +146,29 @@ def test_what_is_made_for_a_job_that_was_cancelled_meanwhile_goes(runs_here: Run
     folder = runs.host.job("alate00001")
     assert runs.view("alate00001")["state"] == "CANCELLED" and not (folder / "1").exists()
     assert not list(folder.glob("*.room"))
+
+
+def test_what_was_being_made_for_a_cancelled_job_goes_with_the_dispatcher(runs_here: Runs, monkeypatch: Any) -> None:
+    """Its helper is in the midst of it, and is killed then."""
+    runs, make = runs_here, worktree.make_ready
+    runs.host.drain()
+    runs.channel.stage([job("alate00002")], Tree().file("a.txt", b"one\n"))
+
+    def make_and_linger(*words: Any) -> None:
+        make(*words)
+        time.sleep(60)
+
+    monkeypatch.setattr(worktree, "make_ready", make_and_linger)
+    helper = ahead.Ahead(runs.host.layout)
+    helper.begin([{"id": "alate00002"}])
+    until(lambda: ready(runs, "alate00002"))
+    monkeypatch.setattr(conclude, "drop_unstarted", lambda *_: None)  # whoever cancels has looked already
+    conclude.finish(runs.host.layout, "alate00002", {"state": "CANCELLED"})
+    monkeypatch.undo()
+    assert ready(runs, "alate00002")
+    helper.end()
+    assert not (runs.host.job("alate00002") / "1").exists()
+    helper.end()  # there is none any more
 
 
 def ready(runs: Runs, job_id: str) -> list[Path]:
