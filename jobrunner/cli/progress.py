@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from jobrunner.cli.words import visible
+from jobrunner.cli.words import size, visible
 
 
 class TerminalProgress:
@@ -71,9 +71,24 @@ class TerminalProgress:
 
 def _make_bars(unit: str) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
-    amount = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
+    class Amount(ProgressColumn):
+        """Bytes in the units of all tables."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{size(task.completed)} of {size(task.total)}", style="progress.download")
+
+    amount = Amount() if unit == "bytes" else MofNCompleteColumn()
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

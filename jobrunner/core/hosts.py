@@ -169,8 +169,20 @@ class HostsFile(Model):
     settings: Settings = Field(default_factory=Settings, description="How long to wait for hosts.")
 
     def get(self, alias: str) -> HostSpec:
-        """The host of that name, with defaults for one that only the SSH configuration knows."""
-        return self.hosts[alias] if alias in self.hosts else HostSpec(name=alias)
+        """The host of that name, with defaults for one that only the SSH configuration knows.
+
+        Raises UsageError for a word that no host can be called by.
+        """
+        if alias in self.hosts:
+            return self.hosts[alias]
+        try:
+            return HostSpec(name=alias)
+        except ValidationError as error:
+            raise UsageError(
+                error.errors(include_url=False)[0]["msg"],
+                code="host_name",
+                remedy="`jobrunner hosts ls` lists the known ones",
+            ) from None
 
 
 def load_hosts(text: str, file: str) -> HostsFile:

@@ -93,7 +93,6 @@ def save(
     `not_writable` or `busy` for this machine's own troubles, HostError `hash_mismatch` if what arrives is twice not
     what the host says; errors of `fetch` pass through. What arrived stays for next time.
     """
-    shows = progress or NoProgress()
     with local_troubles(to):
         to.mkdir(parents=True, exist_ok=True)
         lock = FileLock(to / LOCK_NAME)
@@ -104,6 +103,7 @@ def save(
                 remedy="Wait for it, or name another folder with --to.",
             )
     chosen = plan(files, to)
+    shows = progress if progress is not None and chosen.items else NoProgress()
     number = shows.start(f"pulling {len(chosen.items)} file{'' if len(chosen.items) == 1 else 's'}", chosen.size)
     try:
         return _save(chosen, _Way(files, fetch, lanes), shows, number, ahead, coming)

@@ -150,6 +150,15 @@ def test_a_name_that_nobody_knows_is_no_host(lab: Lab, tmp_path: Path) -> None:
     assert [host["name"] for host in client.json("hosts", "ls")["hosts"]] == ["lab"]
 
 
+def test_what_cannot_be_a_name_is_said_so(lab: Lab, tmp_path: Path) -> None:
+    client = QuickClient(tmp_path / "client", lab)
+    for word in ("a b", "a/b", "a,b", "--json", "x\ny"):
+        assert refused(client, TRUE, 2, "--host", word)["code"] == "host_name"
+        assert client.json("ls", "--host", word, code=2)["errors"][0]["code"] == "host_name"
+    for words in (["hosts", "check"], ["hosts", "drain"], ["cards"], ["adopt"]):
+        assert client.json(*words, "a b", code=2)["errors"][0]["code"] == "host_name", words
+
+
 def test_host_keys_unknown_and_changed(lab: Lab, tmp_path: Path) -> None:
     client = QuickClient(tmp_path / "client", lab)
     known = lab.sshd.known_hosts.read_text()

@@ -7,12 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobrunner.core.errors import SpecError
+from jobrunner.core.errors import SpecError, UsageError
 from jobrunner.core.hosts import Address, HostsFile, load_hosts, parse_address
 
 _spec = importlib.util.spec_from_file_location("core_samples", Path(__file__).with_name("core_samples.py"))
 samples = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(samples)
+
+
+@pytest.mark.parametrize("word", ["", "--wait", "a b", "a/b", "a,b", "\x1b", "a\nb", "-"])
+def test_a_word_that_no_host_can_be_called_by(word):
+    with pytest.raises(UsageError, match="cannot be a host's name") as caught:
+        HostsFile().get(word)
+    assert repr(word) in caught.value.message
 
 
 def test_a_file_with_every_key():

@@ -418,6 +418,12 @@ def test_progress_tells_every_byte(tmp_path: Path) -> None:
     assert (shown.total, shown.done, shown.ended) == (4331, 4331, True)
 
 
+def test_nothing_to_fetch_shows_no_bar(tmp_path: Path) -> None:
+    host = Host({})
+    unused: Any = object()
+    assert save(host.listing(), host.fetch, tmp_path, unused).saved == []
+
+
 def test_have_tells_what_is_there_but_no_parts(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "x.pt").write_bytes(b"123")

@@ -164,7 +164,7 @@ def test_watching_redraws_until_ctrl_c(process):
 def test_bars_appear_on_a_terminal_and_go(process):
     text, code = Terminal(process, 100, "upload", "submit", "a.yaml").finish()
     assert code == 0
-    assert "npu-a: sending" in text and "throttled, trying again" in text
+    assert "npu-a: sending" in text and "throttled, trying again" in text and "of 100 B" in text
     assert "k3f9x2a1bc" in text.rpartition("npu-a: sending")[2]
 
 
