@@ -53,7 +53,16 @@ def from_click(error: Any, program: str) -> tuple[JobrunnerError, str]:
 
 
 def unexpected(error: BaseException) -> JobrunnerError:
-    """A fault of our own (or of the machine below), whose traceback goes to a file instead of the screen."""
+    """A fault of our own (or of the machine below), whose traceback goes to a file instead of the screen.
+
+    Or else a word of the command line that is no text, where only text can be: names of hosts, jobs, sweeps.
+    """
+    if isinstance(error, UnicodeEncodeError) and (word := _undecodable_word(error)) is not None:
+        from jobrunner.core.errors import UsageError
+
+        return UsageError(
+            f"the word {visible(ascii(word))} holds bytes that are no UTF-8 text", remedy="write it in UTF-8"
+        )
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     path = _write_trace(error)
     return JobrunnerError(
@@ -61,6 +70,13 @@ def unexpected(error: BaseException) -> JobrunnerError:
         code="internal",
         remedy=f"the traceback is in {path}; please report it" if path else "run it again with JOBRUNNER_DEBUG=1 set",
     )
+
+
+def _undecodable_word(error: UnicodeEncodeError) -> str | None:
+    """The word of the command line whose undecodable bytes could not be encoded; None for an error of another kind."""
+    wrong = error.object[error.start : error.end]
+    given = any("\udc80" <= char <= "\udcff" for char in wrong)
+    return next((word for word in sys.argv[1:] if wrong in word), None) if given else None
 
 
 def _write_trace(error: BaseException) -> Path | None:

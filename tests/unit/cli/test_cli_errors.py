@@ -97,6 +97,13 @@ def test_a_crash_in_a_process_of_its_own(process):
     assert b"Traceback" not in err and err.count(b"\n") == 2
 
 
+@pytest.mark.parametrize("words", [["hosts", "drain"], ["cards"], ["ls", "--host"], ["show"], ["sweep", "show"]])
+def test_a_word_that_is_no_text_is_said_so(environ, words):
+    argv = [os.fsencode(word) for word in (sys.executable, "-m", "jobrunner", *words)]
+    ran = subprocess.run([*argv, b"npu\xff"], env=environ, capture_output=True, timeout=60, check=False)
+    assert ran.returncode in (2, 5) and b"npu" in ran.stderr and b"unforeseen" not in ran.stderr, ran.stderr
+
+
 def test_a_new_key_is_not_trusted_without_a_person(cli, fake):
     fake.answers["hosts.add"] = adds_unknown_host
     ran = cli("hosts", "add", "npu-a")
