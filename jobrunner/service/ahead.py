@@ -142,8 +142,9 @@ class _Asked:
 
 def _aliases(asked: _Asked, ways: Mapping[str, Any], home: Path) -> list[str]:
     if asked.command == "submit":
-        alias = asked.host or ways.get("specs", {}).get(os.path.abspath(asked.words[0]))
-        return [alias] if isinstance(alias, str) else []
+        known = asked.host or ways.get("specs", {}).get(os.path.abspath(asked.words[0]))
+        aliases = known if isinstance(known, list) else [known]
+        return [alias for alias in aliases if isinstance(alias, str)]
     from jobrunner.ledger import whereabouts
 
     named = asked.words if asked.words or asked.command != "ls" else None

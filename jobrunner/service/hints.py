@@ -22,8 +22,8 @@ _LIMITS = ("connect_s", "request_s", "retry_s")
 
 
 def ways(home: Path, hosts_file: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What is remembered under this hosts file: `{"specs": {path: alias}, "targets": {alias: options}}`; {} if nothing
-    is, or if the file has changed since."""
+    """What is remembered under this hosts file: `{"specs": {path: alias or aliases}, "targets": {alias: options}}`; {} if
+    nothing is, or if the file has changed since."""
     return _still_so(_read(home).get(_key(hosts_file, environ)), _stamp(hosts_file))
 
 
@@ -53,10 +53,10 @@ def remember(
     where = _still_so(hints.get(key), stamp) or {"stamp": stamp}
     before = json.dumps(where, sort_keys=True)
     specs, targets = where.setdefault("specs", {}), where.setdefault("targets", {})
+    went: dict[str, list[str]] = {}
     for path, target in used:
         if path is not None:
-            specs.pop(os.path.abspath(path), None)
-            specs[os.path.abspath(path)] = target.alias
+            went.setdefault(os.path.abspath(path), []).append(target.alias)
         targets[target.alias] = {
             "ssh_config": target.ssh_config,
             "address": target.address,
@@ -66,6 +66,9 @@ def remember(
             "shared": _shared(target) if target.transport == "openssh" else None,
             **{name: getattr(target.settings, name) for name in _LIMITS},
         }
+    for spec, aliases in went.items():
+        specs.pop(spec, None)
+        specs[spec] = aliases[0] if len(set(aliases)) == 1 else list(dict.fromkeys(aliases))
     where["specs"] = dict(list(specs.items())[-KEPT:])
     if json.dumps(where, sort_keys=True) != before:
         _write(home, {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -275,6 +275,14 @@ def _take_over(
         answer = link.request("look", jobs=[wish.job for wish in wishes], cancel=cancel)
         session.ledger.apply_views(alias, host["instance"], answer["jobs"], now())
         session.ledger.applied([wish.job for wish in wishes], now())
+
+
+def remember_ways(session: Session, sent: Iterable[tuple[Path, str]]) -> None:
+    """Jobs of these spec files went there: the next submit of them may begin to connect before it has read them."""
+    from jobrunner.service import hints
+
+    used = [(path, session.links.target(alias)) for path, alias in sent]
+    hints.remember(session.home, session.hosts_file, session.environ, used)
 
 
 def upload_report(trees: Sequence[Tree], sent: Sequence[Sent]) -> dict[str, Any]:

@@ -174,7 +174,8 @@ def _send(session: Session, shipments: list[Shipment], only: str | None) -> Subm
         outcomes = _stage_all(session, shipments)
     finally:
         me.close()
-    _remember_way(session, [item for item in shipments if isinstance(outcomes[_group(item)], staging.Sent)])
+    sent = [item for item in shipments if isinstance(outcomes[_group(item)], staging.Sent)]
+    staging.remember_ways(session, [(item.loaded.path, item.host) for item in sent])
     for note in session.links.notes:
         session.warn(note)
     errors: list[JobrunnerError] = [error for error in outcomes.values() if isinstance(error, JobrunnerError)]
@@ -190,14 +191,6 @@ def _send(session: Session, shipments: list[Shipment], only: str | None) -> Subm
         hosts_asked=len({item.host for item in shipments}),
         hosts_answered=len({row.host for row in rows}),
     )
-
-
-def _remember_way(session: Session, sent: Sequence[Shipment]) -> None:
-    """The next submit of these specs may begin to connect before it has read them."""
-    from jobrunner.service import hints
-
-    pairs = [(item.loaded.path, session.links.target(item.host)) for item in sent]
-    hints.remember(session.home, session.hosts_file, session.environ, pairs)
 
 
 def _note(session: Session, shipment: Shipment, only: str | None, me: submitters.Submitter) -> None:

@@ -52,6 +52,21 @@ def test_the_second_submit_goes_ahead_over_one_connection(lab: Lab, client: Clie
     client.until(id_, "COMPLETED")
 
 
+def test_a_sweep_goes_ahead_to_all_hosts_that_took_their_share(tmp_path: Path) -> None:
+    with Lab(tmp_path / "one", alias="one") as one, Lab(tmp_path / "two", alias="two") as two:
+        client = Person(tmp_path / "client", one, two)
+        path = client.spec(f"{SPEC}sweep: {{parameters: {{n: [1, 2, 3, 4]}}}}\n", "swept")
+        QuickClient.run(client, "submit", str(path))
+        ways = hints.ways(client.folder / "state", Path(client.env["JOBRUNNER_HOSTS"]), client.env)
+        assert sorted(ways["specs"][str(path)]) == ["one", "two"]
+        asked = ahead._asked(["submit", str(path)])
+        assert asked is not None and sorted(ahead._aliases(asked, ways, client.folder)) == ["one", "two"]
+        before = [logins(lab) for lab in (one, two)]
+        told = json.loads(client.run("submit", str(path), "--json").stdout)
+        assert [logins(lab) for lab in (one, two)] == [count + 1 for count in before]
+        client.run("wait", *(job["id"] for job in told["data"]["jobs"]))
+
+
 def test_timings_name_every_phase(client: Client) -> None:
     done = client.run("submit", str(client.spec(SPEC, "again")), "--json", "--timings")
     told = json.loads(done.stdout)["timings"]

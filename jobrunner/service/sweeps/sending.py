@@ -36,7 +36,8 @@ ADAPTIVE = ("tpe", "cmaes")
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came of sending: `rows` that hosts have now, an error a host that has not, ids that were gone on with."""
+    """What came of sending: `rows` that hosts have now, an error a host that has not, ids that were gone on with, and
+    the `hosts` that took what they were sent."""
 
     rows: list[JobRow] = field(default_factory=list)
     errors: list[JobrunnerError] = field(default_factory=list)
@@ -126,7 +127,7 @@ def deliver(
         errors=list(errors.values()),
         sent=[outcome for outcome in outcomes.values() if isinstance(outcome, staging.Sent)],
         resumed=[id_ for id_ in resumed if id_ in ids],
-        hosts=tuple(work.parcels),
+        hosts=tuple(host for host in work.parcels if host not in errors),
     )
 
 

@@ -103,6 +103,7 @@ def send(session: Session, ready: Prepared, spec_digest: str) -> SubmitResult:
             session, sweep, ready.item.spec, trials,
             at=now(), secrets=ready.item.secrets, code=Code(ready.tree), facts=ready.facts, me=me,
         )  # fmt: skip
+        staging.remember_ways(session, [(ready.item.path, host) for host in done.hosts])
         return _result(session, ready, sweep, done, resumed=resumed)
     finally:
         me.close()
