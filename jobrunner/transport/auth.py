@@ -264,11 +264,13 @@ def _refused(attempt: _Attempt) -> AuthError:
 
 
 def _cut_off(attempt: _Attempt, transport: LinkTransport) -> AuthError | LinkLostError:
-    """The connection ended while keys were offered: the server's patience, or the link."""
+    """The connection ended while keys were offered: the server's patience (no first key wears it out), or the link."""
     target, count = attempt.target, len(attempt.offered)
     words = f": {transport.farewell}" if transport.farewell else ""
-    if not transport.farewell and transport.fell_silent:
-        return LinkLostError(f"the link to {target.alias} died while logging in", host=target.alias)
+    if not transport.farewell and (transport.fell_silent or count < 2):
+        return LinkLostError(
+            f"the link to {target.alias} died while logging in", host=target.alias, remedy="Run the command again."
+        )
     return AuthError(
         f"the server refused {_who(target)} after {count} key{'s' if count != 1 else ''}{words}",
         host=target.alias,

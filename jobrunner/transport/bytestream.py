@@ -21,6 +21,7 @@ SLICE_S = 0.25  # how long one wait on the channel lasts before standard error i
 KEEP = 8192  # bytes of noise and of standard error that are kept, to be told
 PACKET = 32768
 READ = 256 * 1024
+NEWS_S = 0.3  # a channel that ends without a code may be the first to know that its link is dead
 MUCH = 64 * 1024  # bytes of one answer that count as a sign of life
 _BYTES = ("collect", "tail", "ranges")  # exchanges whose answers are contents, not work
 
@@ -150,11 +151,18 @@ class ByteStream:
 
     def _ended(self) -> HostError:
         """The channel is at its end: did the link die, or the agent?"""
-        transport = self._channel.get_transport()
         code = self._exit_code()
-        if transport is None or not transport.is_active() or self._on_close is None:
-            return failures.link_lost(self.target.alias, transport)
-        return failures.agent_died(self.target.alias, code, shown(self._stderr()))
+        return self._cut(code) or failures.agent_died(self.target.alias, code, shown(self._stderr()))
+
+    def _cut(self, code: int) -> LinkLostError | None:
+        """The error for a link that died; None where what ran on the channel has ended by itself, with this code."""
+        transport = self._channel.get_transport()
+        ends = time.monotonic() + (NEWS_S if code < 0 else 0.0)
+        while alive := transport is not None and transport.is_active():
+            if time.monotonic() >= ends:
+                break
+            time.sleep(0.01)
+        return None if alive and self._on_close is not None else failures.link_lost(self.target.alias, transport)
 
     @contextlib.contextmanager
     def _told(self, doing: str) -> Iterator[None]:

@@ -86,7 +86,8 @@ class Session(ByteStream):
                     raise
                 raise self._no_agent(bytes(kept) + seen, None, time.monotonic() - began) from None
             if not piece:
-                raise self._no_agent(bytes(kept) + seen, self._exit_code(), time.monotonic() - began)
+                code = self._exit_code()
+                raise self._cut(code) or self._no_agent(bytes(kept) + seen, code, time.monotonic() - began)
             seen = seen[-len(mark) :] + piece
         before, _, after = seen.partition(mark)
         self.noise = (bytes(kept) + before)[-KEEP:].decode("utf-8", "replace").strip()

@@ -253,7 +253,7 @@ def _network(target: HostTarget, heard: Heard, low: str) -> HostError:
             code="unreachable",
             remedy="Check the network of this machine and the way to the host.",
         )
-    if heard.stage == "login" and "connection closed" in low and heard.offered:
+    if heard.stage == "login" and "connection closed" in low and len(heard.offered) > 1:
         return _too_many(target, heard)
     return LinkLostError(
         f"ssh lost {_place(target)} while connecting: {heard.words or 'it does not say why'}",

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from jobrunner.core.errors import AuthError, ConnectError, HostKeyError, JobrunnerError
+from jobrunner.core.errors import AuthError, ConnectError, HostKeyError, JobrunnerError, LinkLostError
 from jobrunner.lab.sshd import LoopbackHost, write_key_pair
 from jobrunner.transport import sockets
 from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, TransportSettings
 from tests.support.hosts import ServerOf, end_shared, link_threads, loopback, open_sockets, test_agent
+from tests.support.relay import Relay
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.needs_sshd
@@ -203,3 +204,27 @@ def test_a_jump_host_is_gone_through(at: Any, host: LoopbackHost) -> None:
 def test_a_shell_that_ends_is_told_and_a_program_that_is_missing(host: LoopbackHost, reach: Any) -> None:
     error, _ = failure(replace(reach(host), python="no-such-python"))
     assert error.code == "no_python"
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_way_that_is_cut_at_any_byte_is_a_lost_link(at: Any, host: LoopbackHost, direction: str) -> None:
+    """Whether it broke while keys were exchanged, while logging in, or while the agent started."""
+    relay, codes = Relay(host.port), []
+    name = f"[127.0.0.1]:{host.port}"
+    target = at(of_host(host, Port=str(relay.port), HostKeyAlias=name), connect_s=10.0, retry_s=0.0)
+    target = replace(target, root="~/cut")
+    try:
+        relay.direction = direction
+        for relay.limit in range(300, 1_000_000, 300):
+            try:
+                with HostLink(target, image=test_agent()) as link:
+                    link.request("echo")
+                break
+            except (LinkLostError, ConnectError) as error:
+                codes.append(error.code)
+                assert error.remedy, error
+            assert target.settings.sockets is not None
+            end_shared(target.settings.sockets)
+    finally:
+        relay.close()
+    assert len(codes) > 5 and set(codes) <= {"link_lost", "throttled", "unreachable"}, codes

@@ -19,6 +19,7 @@ class Relay:
     """Passes connections on to `target`. What it does to them may be changed at any moment:
 
     limit, direction   each connection is cut after so many bytes in that direction ("up" is to the host)
+    cuts               only so many are cut that way (None: all of them)
     delay              seconds that every piece of 4 KiB is held
     stalled            nothing passes, and nothing is read: what was sent comes once this is False again
     hole               everything is read and thrown away; a connection that lost something is never sound again
@@ -30,6 +31,7 @@ class Relay:
     def __init__(self, target: int) -> None:
         self.target = target
         self.limit: int | None = None
+        self.cuts: int | None = None
         self.direction = "up"
         self.delay = 0.0
         self.stalled = False
@@ -80,7 +82,8 @@ class Relay:
             while data := source.recv(4096):
                 passed += len(data)
                 self.passed[direction] += len(data)
-                if self.limit is not None and direction == self.direction and passed > self.limit:
+                if self.limit is not None and direction == self.direction and passed > self.limit and self.cuts != 0:
+                    self.cuts = self.cuts and self.cuts - 1
                     break
                 if self.delay:
                     time.sleep(self.delay)
@@ -109,7 +112,7 @@ class Relay:
 
     def heal(self) -> None:
         """Do nothing more to what passes."""
-        self.limit, self.delay = None, 0.0
+        self.limit, self.cuts, self.delay = None, None, 0.0
         self.stalled = self.hole = self.refusing = False
 
     def close(self) -> None:
