@@ -277,7 +277,7 @@ def _set_drained(session: Session, names: Sequence[str], on: bool) -> HostsResul
         if outcome.value is None:
             errors.append(session.named(alias, outcome.error or HostError(f"{alias} gave no answer", host=alias)))
             known = session.ledger.host(alias)
-            drained = known.drained if known else None
+            drained = known.drained if known and known.instance else None
             rows.append({"name": alias, "reachable": False, "drained": drained, "error": errors[-1].as_json()})
             continue
         session.ledger.put_host(alias, drained=on)

@@ -91,11 +91,14 @@ def _checkpoint_elsewhere(holders: Mapping[str, str]) -> UsageError:
 
 
 def _obvious(session: Session, spec: JobSpec, names: list[str]) -> bool:
-    """True if there is one candidate and its cards have been seen before, so that a look would change nothing."""
+    """True if there is one candidate and its cards have been seen before, so that a look would change nothing.
+
+    A name that never answered is looked for again, however often it was tried: it may be a typing mistake.
+    """
     if len(names) != 1:
         return False
     known = session.ledger.host(names[0])
-    if known is None or known.drained:
+    if known is None or not known.instance or known.drained:
         return False
     device = session.hosts.get(names[0]).device or known.device
     return spec.card_count == 0 or (device == spec.device and bool(known.facts.get("cards")))

@@ -55,9 +55,10 @@ def test_from_an_unknown_host_to_a_retry_that_goes_on(lab: Lab, tmp_path: Path) 
 
 
 def test_a_mistyped_host_is_not_remembered(client: Client, lab: Lab) -> None:
-    spec = client.spec("device: npu\ncommand: 'true'\n")
-    for words in (["submit", str(spec), "--host", "lba"], ["cards", "lba"], ["ls", "--host", "lba"]):
-        assert client.json(*words, code=5)["errors"][0]["code"] == "no_such_host"
+    npu, cpu = (client.spec(f"device: {device}\ncommand: 'true'\n", device) for device in ("npu", "cpu"))
+    asked = [["submit", str(spec), "--host", "lba", *more] for spec in (npu, cpu) for more in ([], ["--dry-run"])]
+    for words in (*asked, ["cards", "lba"], ["ls", "--host", "lba"], *asked):
+        assert client.json(*words, code=5)["errors"][0]["code"] == "no_such_host", words
     assert [host["name"] for host in client.json("hosts", "ls")["hosts"]] == [lab.alias]
     assert client.json("cards")["errors"] == []
     assert client.json("ls", "--all")["jobs"] == []
