@@ -35,12 +35,13 @@ def main() -> NoReturn:
             raise
         code = 130
     _stop_connecting()
-    try:
-        sys.stdout.flush()
-    except (OSError, AttributeError):  # closed, full or missing: said already, and not to be said again at exit
-        from jobrunner.cli.output import hush
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, AttributeError):  # closed, full or missing: said already, and not to be said again at exit
+            from jobrunner.cli.output import hush
 
-        hush(sys.stdout)
+            hush(stream)
     sys.exit(code)
 
 

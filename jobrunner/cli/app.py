@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any
@@ -13,8 +12,8 @@ import typer
 
 from jobrunner.cli import command
 from jobrunner.cli.command import Globals, Hosts, Json, Timings, Transport, guarded
-from jobrunner.cli.errors import ClickException, from_click
-from jobrunner.cli.output import Output, hush, write_text
+from jobrunner.cli.errors import ClickException, OutputClosed, from_click
+from jobrunner.cli.output import Output, tell, writing
 from jobrunner.cli.quick import quicken
 from jobrunner.core.errors import JobrunnerError
 
@@ -106,7 +105,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         program: Any = typer.main.get_command(_app(_command_in(arguments)))
         quicken(program)
-        code = program.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        with writing():
+            code = program.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except typer.Exit as leave:
         code = leave.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -114,9 +114,8 @@ def run(arguments: Sequence[str]) -> int:
         code = 130
     except ClickException as error:
         return _refuse(out, error)
-    except BrokenPipeError:  # `jobrunner --help | head -1`
-        hush(sys.stdout)
-        return 0
+    except (JobrunnerError, OutputClosed) as error:  # `jobrunner --help > /dev/full`, `jobrunner --help | head -1`
+        return _give_up(out, error)
     return code if isinstance(code, int) else 0
 
 
@@ -129,11 +128,15 @@ def _refuse(out: Output, error: Any) -> int:
     """Say what is wrong with the command line. Alone, `jobrunner` and `jobrunner hosts` just show their help."""
     problem, out.command = from_click(error, PROGRAM)
     if type(error).__name__ == "NoArgsIsHelpError" and not out.json:
-        write_text(sys.stderr, error.format_message() + "\n", flush=True)
+        tell(error.format_message() + "\n")
         return 2
 
+    return _give_up(out, _as_exit(problem, getattr(error, "exit_code", 2)))
+
+
+def _give_up(out: Output, error: Exception) -> int:
     def complain() -> int:
-        raise _as_exit(problem, getattr(error, "exit_code", 2))
+        raise error
 
     return guarded(out, complain)
 

@@ -139,8 +139,11 @@ def _failed(out: Output, error: JobrunnerError) -> int:
             out.document({}, [error])
         else:
             out.error(error)
-    except (OutputClosed, OSError):  # nobody is left to tell, or nowhere to write it
+    except OutputClosed:
         hush(sys.stdout)
+    except JobrunnerError:  # nor does standard output take this: a person is told at least
+        hush(sys.stdout)
+        out.error(error)
     return error.exit_code
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -133,7 +133,7 @@ class Output:
         """A sentence to standard error."""
         if self._progress is not None:
             self._progress.pause()
-        write_text(sys.stderr, visible_lines(text) + "\n", flush=True)
+        tell(visible_lines(text) + "\n")
 
     def warn(self, text: str) -> None:
         """A warning to standard error, each only once."""
@@ -145,7 +145,7 @@ class Output:
         """An error to standard error, with what to do now."""
         if self._progress is not None:
             self._progress.pause()
-        write_text(sys.stderr, as_text(error) + "\n", flush=True)
+        tell(as_text(error) + "\n")
 
     # -- a command's run ------------------------------------------------------------------------------------------
 
@@ -230,6 +230,12 @@ def write_text(stream: TextIO | None, text: str, *, flush: bool = False) -> None
     stream.write(text.encode(encoding, "jobrunner").decode(encoding, "replace"))
     if flush:
         stream.flush()
+
+
+def tell(text: str) -> None:
+    """Write text to standard error. Where nobody can be told (its disk is full, its reader gone), the work goes on."""
+    with suppress(OSError):
+        write_text(sys.stderr, text, flush=True)
 
 
 @contextmanager

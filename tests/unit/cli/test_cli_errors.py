@@ -150,14 +150,42 @@ def test_a_reader_that_goes_away_ends_it_quietly(process, arguments):
     ran.stderr.close()
 
 
-def test_a_full_disk_below_standard_output_is_told(process):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["ls"], 1, b"writing to standard output: No space left on device"),
+        (["ls", "--json"], 1, b"writing to standard output: No space left on device"),
+        (["logs", "x", "-f", "--json"], 1, b"writing to standard output: No space left on device"),
+        (["logs", "--help"], 1, b"writing to standard output: No space left on device"),
+        (["lss", "--json"], 2, b"No such command 'lss'"),
+    ],
+)
+def test_a_full_disk_below_standard_output_is_told(process, arguments, code, said):
     with open("/dev/full", "wb") as full:
-        ran = process("none", "ls", stdout=full)
+        ran = process("flood", *arguments, stdout=full)
         _, err = ran.communicate(timeout=20)
-    assert ran.returncode == 1
-    assert b"error: writing to standard output: No space left on device" in err and b"Traceback" not in err
+    assert ran.returncode == code and err.startswith(b"error: " + said) and b"Traceback" not in err
+
+
+@pytest.mark.parametrize("gone", ["reader", "space"])
+def test_standard_error_that_takes_nothing_changes_no_result(process, gone):
+    if gone == "space" and not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    if gone == "space":
+        err = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, err = os.pipe()
+        os.close(reader)
+    for arguments, code, result in (
+        (["submit", "a.yaml"], 0, b"k3f9x2a1bc"),
+        (["logs", "x", "-f"], 0, b"hello"),
+        (["lss"], 2, b""),
+    ):
+        ran = process("none", *arguments, stderr=err)
+        out, _ = ran.communicate(timeout=20)
+        assert ran.returncode == code and result in out
+    os.close(err)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "gbk", "cp1252", "utf-8"])
