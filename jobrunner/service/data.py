@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from jobrunner.service.download import Pulled, Transfer
     from jobrunner.transport.session import Session as Stream
 
+EXCESS = 64 * 1024 * 1024
+"""So much more than it listed may come of a file: it is heard to its end and refused, and the others are taken."""
 TRIES, PAUSE_S = 5, 0.5
 """So often in a row a transfer may break without a byte having come; the pauses between double."""
 
@@ -109,27 +111,21 @@ class _Arriving:
 
     stream: Stream
     moved: _Moved
+    most: int
     sha256: str | None = field(default=None)
 
     def __iter__(self) -> Iterator[memoryview]:
-        for piece in self.stream.pieces():
+        for piece in self.stream.pieces(self.most):
             self.moved.add(len(piece))
             yield piece
-        self.sha256 = _answer(self.stream, "sha256")["sha256"]
-
-
-def _answer(stream: Stream, key: str) -> dict[str, Any]:
-    """The message that has `key`; signs of life (the host is reading big files) are passed over."""
-    while key not in (message := stream.read_json()):
-        continue
-    return message
+        self.sha256 = self.stream.await_json("sha256")["sha256"]
 
 
 class _Asking:
-    """Asks for one file after another; what was asked for ahead comes in that order."""
+    """Asks for files of the host's list one after another; what was asked for ahead comes in that order."""
 
-    def __init__(self, stream: Stream, moved: _Moved, coming: int = 0) -> None:
-        self._stream, self._moved = stream, moved
+    def __init__(self, stream: Stream, files: Sequence[Mapping[str, Any]], moved: _Moved, coming: int = 0) -> None:
+        self._stream, self._files, self._moved = stream, files, moved
         self._asked: deque[tuple[int, int]] = deque((index, 0) for index in range(coming))
 
     def ahead(self, indexes: list[int]) -> None:
@@ -144,7 +140,7 @@ class _Asking:
             self._asked.popleft()
         else:
             self._stream.send_json({"get": index, "offset": offset})
-        return _Arriving(self._stream, self._moved)
+        return self._arriving(index)
 
     def finish(self) -> None:
         """Hear to its end what was asked for and is not wanted; then say that this is all."""
@@ -153,9 +149,12 @@ class _Asking:
         self._stream.send_json({"done": True})
 
     def _pass_over(self) -> None:
-        self._asked.popleft()
-        for _ in _Arriving(self._stream, self._moved):
+        index, _ = self._asked.popleft()
+        for _ in self._arriving(index):
             pass
+
+    def _arriving(self, index: int) -> _Arriving:
+        return _Arriving(self._stream, self._moved, _size(self._files[index]) + EXCESS)
 
 
 def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
@@ -180,10 +179,16 @@ def _pull(session: Session, row: JobRow, to: Path, **wanted: Any) -> Pulled:
 
 @dataclass
 class _Moved:
-    """Bytes that have come."""
+    """Bytes that have come: they show that a pull gets on, unless they are ever the same ones."""
 
     bytes: int = 0
+    most: int = 0
+    seen: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def expect(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """These are to come. More than twice as much does not get them on."""
+        self.most = max(self.most, 2 * sum(map(_size, files)))
 
     def add(self, count: int) -> None:
         """So many more; from any thread."""
@@ -192,8 +197,14 @@ class _Moved:
 
     def taken(self) -> bool:
         """True if some have come since this was asked last."""
-        moved, self.bytes = self.bytes > 0, 0
-        return moved
+        seen, self.seen = self.seen, min(self.bytes, self.most)
+        return self.seen > seen
+
+
+def _size(entry: Mapping[str, Any]) -> int:
+    """The size that the host's list gives a file; 0 where that is none."""
+    size = entry.get("size")
+    return size if isinstance(size, int) else 0
 
 
 def _named(error: HostError) -> JobrunnerError:
@@ -211,15 +222,16 @@ def _pull_once(session: Session, row: JobRow, to: Path, wanted: dict[str, Any], 
     link = session.link(row.host, bulk=_is_big(session, row.id))
     ahead = {"files": AHEAD_FILES, "bytes": AHEAD_BYTES} if is_empty(to) else None
     with link.stream("collect", id=row.id, have=have(to), ahead=ahead, **wanted) as stream:
-        listed = _answer(stream, "files")
+        listed = stream.await_json("files")
+        moved.expect(listed["files"])
         for entry in listed.get("skipped", []):
             session.warn(f"{entry.get('path')}: not fetched: {entry.get('why')}")
         coming = max(0, min(listed.get("coming", 0), len(listed["files"])))
-        asking = _Asking(stream, moved, coming)
+        asking = _Asking(stream, listed["files"], moved, coming)
         with Lanes(link.bulk, row.id, moved.add, lambda: stream.send_json({"tick": True})) as lanes:
             pulled = save(listed["files"], asking, to, session.progress, asking.ahead, lanes, coming)
         asking.finish()
-        _answer(stream, "ok")
+        stream.await_json("ok")
     for refused in pulled.refused:
         session.warn(f"{refused.path}: not fetched: {refused.why}")
     return pulled

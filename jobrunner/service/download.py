@@ -209,14 +209,16 @@ class _Arrival:
 
     def run(self) -> Saved | Refused:
         """Fetch, verify, name. A part from an earlier pull that proves wrong is fetched anew, once."""
+        with local_troubles(self._item.local):
+            return self._run()
+
+    def _run(self) -> Saved | Refused:
         item = self._item
-        with local_troubles(item.local):
-            self._folders.make(item.path)
-            resumed = _drop_parts(item, self._parts, but=item.part)
+        self._folders.make(item.path)
+        resumed = _drop_parts(item, self._parts, but=item.part)
         digest, said = self._receive()
         if said is None:
-            with local_troubles(item.local):
-                item.part.unlink(missing_ok=True)
+            item.part.unlink(missing_ok=True)
             return Refused(item.path, "it changed on the host while it was read; pull it again")
         if digest != said and resumed:
             item.part.unlink(missing_ok=True)
@@ -228,13 +230,11 @@ class _Arrival:
                 code="hash_mismatch",
                 remedy="Pull again; if it happens again, look at the host's disk and at the way to it.",
             )
-        with local_troubles(item.local):
-            return self._publish(digest)
+        return self._publish(digest)
 
     def _receive(self) -> tuple[str, str | None]:
         """Append what is missing to the part: the hash of what is there now, and what the host says it should be."""
-        with local_troubles(self._item.local):
-            handle, fresh = self._open_part()
+        handle, fresh = self._open_part()
         try:
             if self._way.is_wide(self._item):
                 try:
@@ -272,12 +272,11 @@ class _Arrival:
             if offset > item.size:
                 continue  # longer than when it was listed; heard to its end, so that the next can be asked for
             seen.update(piece)
-            with local_troubles(item.local):
-                _write_all(part, piece)
+            _write_all(part, piece)
             self._progress.advance(self._number, len(piece))
         if item.size >= SYNC_FROM:
             os.fsync(part)
-        return seen.hexdigest(), transfer.sha256 if offset <= item.size else None
+        return seen.hexdigest(), transfer.sha256 if offset == item.size else None
 
     def _receive_wide(self, part: int) -> tuple[str, str | None]:
         """The same, in ranges over several channels."""
@@ -286,9 +285,8 @@ class _Arrival:
         def advance(count: int) -> None:
             self._progress.advance(self._number, count)
 
-        with local_troubles(self._item.local):
-            outcome = self._way.lanes.fetch(self._way.files[self._item.index], part, advance)
-            os.fsync(part)
+        outcome = self._way.lanes.fetch(self._way.files[self._item.index], part, advance)
+        os.fsync(part)
         self._came += outcome.fetched
         return outcome.digest, outcome.sha256
 

@@ -214,7 +214,7 @@ class _Fetching:
             self._receive(stream, *asked.popleft())
 
     def _receive(self, stream: Stream, at: int, end: int) -> None:
-        for piece in stream.pieces():
+        for piece in stream.pieces(end - at):
             if self._crew.stop.is_set():
                 stream.close()
                 return
@@ -224,7 +224,7 @@ class _Fetching:
             at += len(piece)
             self._digest.came.set()
             self._advance(len(piece))
-        if not _answer(stream, "range")["range"]:
+        if not stream.await_json("range")["range"]:
             self._changed = True
             self._crew.stop.set()
         elif at != end:
@@ -234,7 +234,7 @@ class _Fetching:
         stream = self._lanes.stream(name)
         stream.send_json(self._named)
         stream.send_json({"sum": True})
-        self._said = _answer(stream, "sha256")["sha256"]
+        self._said = stream.await_json("sha256")["sha256"]
         self._changed = self._changed or self._said is None
 
 
@@ -276,10 +276,3 @@ class Follower:
                 at = self._part.there
                 sync(self._part.handle)
             time.sleep(0.05)
-
-
-def _answer(stream: Stream, key: str) -> dict[str, Any]:
-    """The message that has `key`; signs of life are passed over."""
-    while key not in (message := stream.read_json()):
-        continue
-    return message

@@ -111,6 +111,8 @@ def _fault(entry: Mapping[str, Any], taken: Mapping[str, str]) -> str:
         return "it is no regular file"
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 60:
         return "the host gives it an impossible size"
+    if path.lower() == LOCK_NAME:
+        return "its name is that of the lock of the folder that it is pulled into"
     if path in taken or any(taken.get(above) == "f" for above in _parents(path)):
         return "the host's list has another file in its place"
     return ""

@@ -78,6 +78,7 @@ class Uploads:
         if worst is not None and (left or not isinstance(worst, ConnectError)):
             raise worst
         while "ok" not in (message := keeper.read_json(SILENCE_S)):
+            keeper.sign_of_life(message)
             self._beat()  # it is hashing the last of it
         return bool(message["data"].get("kept"))
 

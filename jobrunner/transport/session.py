@@ -23,6 +23,7 @@ wire: Any = agent_wire  # written for Python 3.6, so without types
 read_at: Any = parted.read_at
 PIECE = 256 * 1024
 SIGNS = 10  # signs of life that may come at once; further ones at most once a second
+STREAM_SIGNS = 1000  # the same for a stream, which may be left unread for a while
 
 
 class Session(ByteStream):
@@ -43,6 +44,7 @@ class Session(ByteStream):
         self._image = image
         self._fence = fence
         self._reader = wire.Reader(self._take)
+        self._signs, self._began = 0, time.monotonic()
 
     # Starting
 
@@ -193,16 +195,38 @@ class Session(ByteStream):
     def _no_frame(self, error: Exception) -> HostError:
         return self._ended() if "ended" in str(error) else failures.no_message(self.target.alias, error)
 
-    def pieces(self) -> Iterator[memoryview]:
-        """The bytes of one stream as they come, up to its end; messages on the way are looked at and passed over."""
+    def pieces(self, most: int) -> Iterator[memoryview]:
+        """The bytes of one stream as they come, up to its end; messages on the way are looked at and passed over.
+
+        Raises AgentError where more than `most` bytes come, or messages without end.
+        """
         while True:
             kind, length = self._head()
             if kind == b"E":
                 return
             if kind == b"J":
-                self.message(self._payload(length))
+                self.sign_of_life(self.message(self._payload(length)))
+            elif not length:
+                self.sign_of_life({})
+            elif length > most:
+                raise failures.odd(self.target.alias, "more bytes than it was asked for")
             else:
+                most -= length
                 yield from self._parts(length)
+
+    def await_json(self, key: str, timeout: float | None = -1.0) -> dict[str, Any]:
+        """The message that has `key`; signs of life before it (the host works) are passed over."""
+        while key not in (message := self.read_json(timeout)):
+            self.sign_of_life(message)
+        return message
+
+    def sign_of_life(self, message: dict[str, Any]) -> None:
+        """A message says that the host works. Raises AgentError if it ends the answer, or there is no end of them."""
+        if message.get("ok"):
+            raise failures.odd(self.target.alias, "the end of an answer of which parts are missing")
+        self._signs += 1
+        if self._signs > STREAM_SIGNS + time.monotonic() - self._began:
+            raise failures.odd(self.target.alias, "messages without end where an answer was due")
 
     def _head(self) -> tuple[bytes, int]:
         """Kind and length of the next frame, whose payload is still to be read."""

@@ -2,8 +2,8 @@
 """An interpreter of a hostile host: it speaks the beginning of the protocol, then answers as `$EVIL` (a file) says.
 
 The file holds JSON: `{"op": answer, …, "*": answer}`. An answer is a list of steps: `["J", value]` a JSON frame,
-`["raw", hex]` bytes, `["text", "…"]` the payload of a J frame as it stands, `["flood", kind]` frames without end,
-`["drip", hex]` a byte at a time, `["hang"]`, `["end"]`.
+`["raw", hex]` bytes, `["text", "…"]` the payload of a J frame as it stands, `["flood", kind]` frames without end (of
+kind 0: B frames with nothing in them), `["drip", hex]` a byte at a time, `["hang"]`, `["end"]`.
 """
 
 import json
@@ -58,8 +58,9 @@ def perform(step):
     elif word == "E":
         write(frame(b"E", b""))
     elif word == "flood":
+        some = frame(b"B", b"") * 1000 if step[1] == "0" else b""
         while True:
-            write(frame(step[1].encode(), b"{}" if step[1] == "J" else b"x" * 65536))
+            write(some or frame(step[1].encode(), b"{}" if step[1] == "J" else b"x" * 65536))
     elif word == "drip":
         for byte in bytes.fromhex(step[1]) * 1000:
             write(bytes([byte]))

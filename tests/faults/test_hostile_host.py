@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -196,6 +197,45 @@ def test_a_pulled_file_stays_in_its_folder(evil: Evil, path: str) -> None:
     outside = [found for found in made if "into" not in found.parts and "state" not in found.parts]
     assert not outside and not Path("/tmp/evil").exists()
     assert not [found for found in made if stat.S_ISREG(found.lstat().st_mode) and found.lstat().st_mode & 0o6000]
+
+
+GOOD = [["B", "65766c21"], ["E"], ["J", {"sha256": hashlib.sha256(b"evl!").hexdigest()}]]
+PULLED: dict[str, dict[str, list[list[Any]]]] = {
+    "list_never": {"collect": [["flood", "J"]]},
+    "bytes_without_end": {"get": [["flood", "B"]]},
+    "nothing_without_end": {"get": [["flood", "0"]]},
+    "messages_without_end": {"get": [["flood", "J"]]},
+    "ends_without_end": {"get": [["flood", "E"]]},
+    "no_verdict": {"get": [["B", "65766c21"], ["E"], ["flood", "J"]]},
+    "done_without_end": {"done": [["flood", "J"]]},
+    "done_with_more": {"done": [["flood", "B"]]},
+    "less": {"get": [["B", "65"], ["E"], ["J", {"sha256": hashlib.sha256(b"e").hexdigest()}]]},
+    "more": {"get": [["B", "65766c212121"], ["E"], ["J", {"sha256": hashlib.sha256(b"evl!!!").hexdigest()}]]},
+    "other": {"get": [["B", "00000000"], ["E"], GOOD[-1]]},
+    "odd_hash": {"get": [*GOOD[:2], ["J", {"sha256": "\x1b[2J" * 9}]]},
+    "no_hash": {"get": [*GOOD[:2], ["J", {"sha256": 7}]]},
+    "null_hash": {"get": [*GOOD[:2], ["J", {"sha256": None}]]},
+    "early": {"get": [["J", {"ok": True, "host": HOST, "data": {}}]]},
+    "ends": {"get": [["B", "65"], ["end"]]},
+}
+
+
+@pytest.mark.parametrize("word", PULLED)
+@pytest.mark.parametrize("coming", [0, 1, 10**9])
+def test_a_pull_ends_and_names_nothing_that_is_not_whole(evil: Evil, word: str, coming: int) -> None:
+    """Two files of four bytes, asked for or unasked; the host sends something else instead of them."""
+    files = [{"path": name, "type": "f", "mode": 0o644, "size": 4, "sha256": None, "mtime": None} for name in "ab"]
+    known = {**OK, "host": {**HOST, "instance": evil.instance}}
+    steps = {"get": GOOD, "done": [["J", {**known, "data": {}}]], **PULLED[word]}
+    came = steps["get"] * min(coming, len(files))
+    steps.setdefault("collect", [["J", {"files": files, "skipped": [], "coming": coming, "host": HOST}], *came])
+    view = {"id": evil.id, "name": "victim", "state": "RUNNING"}
+    evil.answer(**steps, rest=[["J", {**known, "data": {"jobs": {evil.id: view}, "events": {}}}]])
+    to = evil.laptop.folder / f"{word}-{coming}"
+    [(code, _, err)] = evil.run_all([("pull", "ID", "--to", str(to))], 20.0)
+    assert code in (3, 5) and err, (code, err)
+    left = {path.name: path.read_bytes() for path in to.iterdir()} if to.exists() else {}
+    assert all(data == b"evl!" for name, data in left.items() if not name.endswith(".part")), left
 
 
 def test_a_log_cannot_move_the_cursor(evil: Evil) -> None:

@@ -176,6 +176,7 @@ def test_a_file_that_changes_on_the_host_is_refused_and_the_others_are_taken(tmp
 HOSTILE = [
     "/etc/passwd", "../up", "a/../../up", "..", ".", "", "a//b", "a/./b", "a/", "x\0y", "C:\\x", "c:/x", "C:",
     "\\\\server\\x", "n" * 256, "\ud800", None, 7,
+    download.LOCK_NAME, download.LOCK_NAME.upper(),
 ]  # fmt: skip
 
 
@@ -342,6 +343,30 @@ def test_a_full_disk_is_an_error_that_keeps_what_arrived(tmp_path: Path, monkeyp
     monkeypatch.undo()
     save(host.listing(), host.fetch, tmp_path)
     assert host.asked == [(0, 0), (0, 4000)] and names(tmp_path) == ["model.pt"]
+
+
+@pytest.mark.parametrize("where", ["fsync", "ftruncate", "unlink"])
+def test_troubles_of_this_machine_are_said_wherever_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Network file systems tell late that they are full; and what cannot be removed stays."""
+    host = Host({"model.pt": b"a" * download.SYNC_FROM})
+    part = plan(host.listing(), tmp_path).items[0].part
+    if where == "ftruncate":
+        part.write_bytes(b"?" * (download.SYNC_FROM + 1))
+    host.changed = where == "unlink"
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(*((Path, "unlink") if where == "unlink" else (os, where)), fail)
+    with pytest.raises(UsageError) as caught:
+        save(host.listing(), host.fetch, tmp_path)
+    assert caught.value.code == "disk_full"
+    monkeypatch.undo()
+    host.changed = False
+    save(host.listing(), host.fetch, tmp_path)
+    assert names(tmp_path) == ["model.pt"]
 
 
 @pytest.mark.skipif(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobrunner.service import download
-from jobrunner.service.data import _answer, _Asking, _Moved
+from jobrunner.service.data import EXCESS, _Asking, _Moved
 from jobrunner.service.download import AHEAD_BYTES, save
 from tests.unit.test_download_save import Cut, Host, sha
 
@@ -51,10 +51,16 @@ class Stream:
     def frame(self) -> tuple[bytes, bytes]:
         return self.coming.popleft()
 
-    def pieces(self) -> Iterator[memoryview]:
+    def pieces(self, most: int) -> Iterator[memoryview]:
+        assert most >= EXCESS
         while (frame := self.frame())[0] != b"E":
             if frame[0] == b"B":
                 yield memoryview(frame[1])
+
+    def await_json(self, key: str) -> dict[str, Any]:
+        while key not in (message := self.read_json()):
+            assert "tick" in message
+        return message
 
     def message(self, payload: bytes) -> dict[str, Any]:
         return json.loads(payload)
@@ -69,7 +75,8 @@ class Stream:
 
 def fetched(host: Host, to: Path) -> Stream:
     stream, moved = Stream(host), _Moved()
-    asking = _Asking(stream, moved)  # type: ignore[arg-type]
+    moved.expect(host.listing())
+    asking = _Asking(stream, host.listing(), moved)  # type: ignore[arg-type]
     done = save(host.listing(), asking, to, None, asking.ahead)
     assert not done.refused and [item.path for item in done.saved] == list(host.files)
     assert {path: (to / path).read_bytes() for path in host.files} == host.files
@@ -117,7 +124,7 @@ def test_files_that_come_unasked_are_taken_in_their_order_and_those_refused_are_
     host = Host({name: name.encode() * 100 for name in names})
     stream, moved = Stream(host), _Moved()
     stream.send_json({"each": [0, 1, 2, 3]})
-    asking = _Asking(stream, moved, 4)  # type: ignore[arg-type]
+    asking = _Asking(stream, host.listing(), moved, 4)  # type: ignore[arg-type]
     done = save(host.listing(), asking, tmp_path, None, asking.ahead, None, 4)
     assert [item.path for item in done.saved] == ["a", "b", "e"] and len(done.refused) == 3
     assert stream.gets == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
@@ -126,8 +133,16 @@ def test_files_that_come_unasked_are_taken_in_their_order_and_those_refused_are_
     assert stream.done and not stream.coming
 
 
-def test_signs_of_life_are_passed_over() -> None:
-    host = Host({"a": b"x"})
-    stream = Stream(host)
-    stream.coming.extend([(b"J", b'{"tick": true}')] * 3 + [(b"J", b'{"files": []}')])
-    assert _answer(stream, "files") == {"files": []}  # type: ignore[arg-type]
+def test_bytes_that_come_again_and_again_get_no_pull_on() -> None:
+    moved = _Moved()
+    assert not moved.taken()
+    for size in (1000, "x", None):
+        moved.expect([{"path": "a", "size": size}])
+    told = []
+    for _ in range(8):
+        moved.add(300)
+        told.append(moved.taken())
+    assert told == [True] * 7 + [False], "twice its size, not more"
+    moved.expect([{"size": 5000}])  # it has grown
+    moved.add(1)
+    assert moved.taken() and not moved.taken()
