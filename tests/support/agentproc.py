@@ -205,13 +205,18 @@ class AgentHost:
         return Layout(os.fsencode(self.root), self.home.name)
 
     def begin(self, job_id: str, number: int = 1, log: bytes = b"") -> Path:
-        """Make an attempt look begun: its folder, start record and log. The attempt's folder."""
-        folder = self.job(job_id) / str(number)
-        (folder / "work").mkdir(parents=True, exist_ok=True)
-        (folder / "log").write_bytes(log)
-        (folder / "start.json").write_text(json.dumps({"v": 1, "cards": [], "phase": "command", "at": STAMP}))
+        """Make an attempt look begun: its folder, start record and log. The attempt's folder.
+
+        Before that, a dispatcher is killed: it would see that no supervisor is there.
+        """
+        until(lambda: not self._kill(b"jobrunner-dispatcher"), what="the dispatcher ends")
         with contextlib.suppress(FileNotFoundError):
             (self.home / "queue" / job_id).unlink()
+        folder = self.job(job_id) / str(number)
+        (folder / "work").mkdir(parents=True, exist_ok=True)
+        (self.job(job_id) / "out").mkdir(exist_ok=True)
+        (folder / "log").write_bytes(log)
+        (folder / "start.json").write_text(json.dumps({"v": 1, "cards": [], "phase": "command", "at": STAMP}))
         return folder
 
     def end(self, job_id: str, number: int = 1, state: str = "COMPLETED", at: str = STAMP, final: bool = True) -> None:
@@ -232,13 +237,15 @@ class AgentHost:
                 if (self.root / "hosts" / copy.read_text().strip()).is_dir():
                     copy.unlink()
 
-    def _kill(self) -> int:
-        mark = f"JOBRUNNER_LEASE_SCOPE={self.scope}".encode()
-        count = 0
+    def _kill(self, word: bytes = b"") -> int:
+        """Kill all processes that were started on this host, or those with that word in their command; how many."""
+        mark, count = f"JOBRUNNER_LEASE_SCOPE={self.scope}".encode(), 0
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
                 pid = int(entry.name)
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                if mark not in (entry / "environ").read_bytes().split(b"\0"):
+                    continue
+                if not word or word in (entry / "cmdline").read_bytes().split(b"\0"):
                     os.kill(pid, signal.SIGKILL)
                     count += 1
         return count
