@@ -143,9 +143,10 @@ def test_hashes_of_what_the_client_has(host: AgentHost, work: Path) -> None:
     assert [entry["sha256"] for entry in pull.files] == [sha(b"12345"), None]
 
 
-@pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "removed", "link"])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("how", ["rewritten", "appended", "shorter", "replaced", "removed", "link"])
 def test_a_file_that_changes_is_never_passed_off_as_complete(
-    host: AgentHost, work: Path, how: str, tmp_path: Path
+    host: AgentHost, work: Path, how: str, many: bool, tmp_path: Path
 ) -> None:
     put(work, {"metrics.json": b"x" * 1000, "plots/a": b"1"})
     pull = Pull(host.channel())
@@ -156,6 +157,8 @@ def test_a_file_that_changes_is_never_passed_off_as_complete(
     elif how == "appended":
         with path.open("ab") as handle:
             handle.write(b"y")
+    elif how == "shorter":
+        os.truncate(path, 999)
     elif how == "replaced":
         put(work, {"new": b"x" * 1000})
         os.replace(work / "new", path)
@@ -163,9 +166,10 @@ def test_a_file_that_changes_is_never_passed_off_as_complete(
         path.unlink()
         if how == "link":
             path.symlink_to("/etc/passwd")
-    data, verdict = pull.get("metrics.json")
-    assert verdict == {"sha256": None, "changed": True} and data == b""
-    assert pull.get("plots/a") == (b"1", {"sha256": sha(b"1")})
+    if many:
+        pull.channel.send({"each": [0, 1]})
+    told = [pull.hear() if many else pull.get(name) for name in ("metrics.json", "plots/a")]
+    assert told == [(b"", {"sha256": None, "changed": True}), (b"1", {"sha256": sha(b"1")})]
 
 
 def test_a_file_that_changes_while_it_is_sent(host: AgentHost, work: Path) -> None:
