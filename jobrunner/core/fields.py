@@ -1,7 +1,4 @@
-"""The kinds of value that specs and hosts files are made of, each with its check and its JSON Schema.
-
-The patterns are written once, in the dialect that Python and ECMAScript share, for the checks and for the schema.
-"""
+"""The kinds of value that specs and hosts files are made of, each with its check and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,20 +12,17 @@ from pydantic_core import PydanticCustomError
 from jobrunner.core import devices
 from jobrunner.core.durations import PATTERN as DURATION_PATTERN
 from jobrunner.core.durations import Duration, nearest_duration, parse_duration
+from jobrunner.core.patterns import ALIAS_FAULT, ALIAS_PATTERN, END, UNSAFE
 from jobrunner.core.words import Fault, found, nearest, one_of, refuse, refuse_all
 
-# `$` alone also matches before a last newline in Python; the look-ahead closes that door in both dialects.
-_END = r"$(?!\n)"
-_UNSAFE = r"\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
-NAME_PATTERN = rf"^(?! )[^{_UNSAFE}]{{1,200}}(?<! ){_END}"
-ALIAS_PATTERN = rf"^(?!-)[^\s/,{_UNSAFE}]{{1,200}}{_END}"
-ENV_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_]*{_END}"
+NAME_PATTERN = rf"^(?! )[^{UNSAFE}]{{1,200}}(?<! ){END}"
+ENV_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_]*{END}"
 TEXT_PATTERN = r"^[^\u0000\ud800-\udfff]*$"
 LINE_PATTERN = r"^[^\u0000\ud800-\udfff]*\S[^\u0000\ud800-\udfff]*$"
-GLOB_PATTERN = rf"^(?![/~\\])(?![A-Za-z]:[/\\])(?!(?:[\s\S]*/)?\.\.(?:/|$))[^\u0000\n\r\ud800-\udfff]+{_END}"
-METRIC_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_./-]{{0,99}}{_END}"
-OBJECTIVE_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_./-]{{0,99}} +(min|max){_END}"
-IDENTIFIER_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_]{{0,99}}{_END}"
+GLOB_PATTERN = rf"^(?![/~\\])(?![A-Za-z]:[/\\])(?!(?:[\s\S]*/)?\.\.(?:/|$))[^\u0000\n\r\ud800-\udfff]+{END}"
+METRIC_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_./-]{{0,99}}{END}"
+OBJECTIVE_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_./-]{{0,99}} +(min|max){END}"
+IDENTIFIER_PATTERN = rf"^[A-Za-z_][A-Za-z0-9_]{{0,99}}{END}"
 
 LauncherName = Literal["nohup", "tmux"]
 
@@ -107,8 +101,7 @@ def check_name(value: Any) -> str:
 
 def check_alias(value: Any) -> str:
     """A host's name, as the SSH configuration and the hosts file know it."""
-    otherwise = "{0!r} cannot be a host's name: no blanks, slashes or commas, and no '-' at its beginning"
-    return _want_pattern(value, "a host's name", ALIAS_PATTERN, otherwise)
+    return _want_pattern(value, "a host's name", ALIAS_PATTERN, ALIAS_FAULT)
 
 
 def check_tag(value: Any) -> str:
@@ -294,7 +287,7 @@ def _device_schema() -> dict[str, Any]:
 
 def _free_env_schema() -> dict[str, Any]:
     taken = "|".join(devices.variables())
-    return {"type": "string", "pattern": rf"^(?!JOBRUNNER_)(?!(?:{taken})$)[A-Za-z_][A-Za-z0-9_]*{_END}"}
+    return {"type": "string", "pattern": rf"^(?!JOBRUNNER_)(?!(?:{taken})$)[A-Za-z_][A-Za-z0-9_]*{END}"}
 
 
 Name = Annotated[str, PlainValidator(check_name), _text_schema(NAME_PATTERN)]

@@ -1,4 +1,4 @@
-"""The hosts file: which hosts there are, how to reach them and what may be used there."""
+"""The hosts file: its keys, their checks and their schema. What commands work with is made of it: `core.inventory`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, Validati
 
 from jobrunner.core.devices import kinds
 from jobrunner.core.document import Document
-from jobrunner.core.errors import SpecError, UsageError
+from jobrunner.core.errors import SpecError
 from jobrunner.core.fields import (
     Alias,
     Device,
@@ -24,45 +24,9 @@ from jobrunner.core.fields import (
     Written,
     model_keys,
 )
-from jobrunner.core.values import dataclass
+from jobrunner.core.inventory import Host, Inventory, Waits, parse_address
+from jobrunner.core.patterns import ADDRESS_PATTERN
 from jobrunner.core.words import Fault, Path, faults_of, found, one_of, refuse
-
-ADDRESS_PATTERN = (
-    r"^(?!-)(?:[^\s@:/\[\]]+@)?(?!-)(?:\[[0-9A-Fa-f:.]+(?:%[^\s\]]+)?\](?::[0-9]{1,5})?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:"
-    r"[0-9A-Fa-f:.]*(?:%[^\s]+)?|[^\s@:/\[\]]+(?::[0-9]{1,5})?)$(?!\n)"
-)
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a host is reached; what is None is left to the SSH configuration."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host and self.port else self.host
-        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
-
-
-def parse_address(text: str) -> Address:
-    """`[user@]host[:port]`, `[v6]:port` or a bare IPv6 address; ValueError (a sentence) for anything else."""
-    if not re.search(ADDRESS_PATTERN, text):
-        raise ValueError("is no address; write [user@]host[:port], and an IPv6 address with a port as [::1]:22")
-    user, at, rest = text.rpartition("@")
-    port: int | None = None
-    if rest.startswith("["):
-        host, _, tail = rest[1:].partition("]")
-        port = int(tail[1:]) if tail else None
-    elif rest.count(":") == 1:
-        host, _, digits = rest.partition(":")
-        port = int(digits)
-    else:
-        host = rest
-    if port is not None and not 1 <= port <= 65535:
-        raise ValueError("has a port outside 1 to 65535")
-    return Address(host, user if at else None, port)
 
 
 def _address(value: Any) -> str:
@@ -122,20 +86,9 @@ class HostSpec(Model):
         default="none", description="crontab: an @reboot line while something is queued there."
     )
 
-    @property
-    def where(self) -> Address:
-        """The address, or else the alias, which the SSH configuration is asked about."""
-        return parse_address(self.address) if self.address else Address(self.name)
-
-    def limits(self) -> dict[str, Any]:
-        """What a request tells the host about the use of its cards."""
-        return {
-            "only_cards": None if self.only_cards is None else sorted(self.only_cards),
-            "max_cards": self.max_cards,
-            "cpu_jobs": self.cpu_jobs,
-            "cards": self.cards,
-            "on_reboot": self.on_reboot,
-        }
+    def plain(self) -> Host:
+        """What commands work with."""
+        return Host(**{key: getattr(self, key) for key in type(self).model_fields})
 
 
 class Settings(Model):
@@ -168,28 +121,20 @@ class HostsFile(Model):
     ssh_config: Line | None = Field(default=None, description="The SSH configuration to use; default: ~/.ssh/config.")
     settings: Settings = Field(default_factory=Settings, description="How long to wait for hosts.")
 
-    def get(self, alias: str) -> HostSpec:
-        """The host of that name, with defaults for one that only the SSH configuration knows.
-
-        Raises UsageError for a word that no host can be called by.
-        """
-        if alias in self.hosts:
-            return self.hosts[alias]
-        try:
-            return HostSpec(name=alias)
-        except ValidationError as error:
-            raise UsageError(
-                error.errors(include_url=False)[0]["msg"],
-                code="host_name",
-                remedy="`jobrunner hosts ls` lists the known ones",
-            ) from None
+    def plain(self) -> Inventory:
+        """What commands work with."""
+        return Inventory(
+            hosts={alias: host.plain() for alias, host in self.hosts.items()},
+            ssh_config=self.ssh_config,
+            settings=Waits(**{key: getattr(self.settings, key) for key in Settings.model_fields}),
+        )
 
 
-def load_hosts(text: str, file: str) -> HostsFile:
+def load_hosts(text: str, file: str) -> Inventory:
     """Read a hosts file; SpecError with every problem in it. A file without any value means no hosts."""
     document = Document.of(text, file)
     if document.root is None and [p.message for p in document.problems] == ["the file is empty"]:
-        return HostsFile()
+        return Inventory()
     if document.problems:
         raise SpecError(document.problems)
     data = document.data(_written)
@@ -201,7 +146,7 @@ def load_hosts(text: str, file: str) -> HostsFile:
     ]
     if document.problems:
         raise SpecError(document.ordered())
-    return hosts
+    return hosts.plain()
 
 
 def _validated(data: dict[str, Any]) -> tuple[HostsFile, list[Fault]]:
@@ -270,13 +215,3 @@ def _faults(hosts: HostsFile) -> list[Fault]:
                 where = (*at, "only_cards", place)
                 faults.append(Fault(where, f"there is no card {index}: `cards` says {host.cards}, counted from 0"))
     return faults
-
-
-def with_address(file: HostsFile, alias: str, address: str) -> HostsFile:
-    """The same hosts, with one of them reached at `address`. Raises UsageError for what is no address."""
-    try:
-        parse_address(address)
-    except ValueError as error:
-        raise UsageError(f"{address!r} {error}", code="address") from None
-    host = file.get(alias).model_copy(update={"address": address})
-    return file.model_copy(update={"hosts": {**file.hosts, alias: host}})

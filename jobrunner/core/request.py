@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jobrunner.core.hosts import HostSpec
+from jobrunner.core.inventory import Host
 from jobrunner.core.placeholders import fill_words
 from jobrunner.core.spec import JobSpec
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 def build_request(
     spec: JobSpec,
-    host: HostSpec,
+    host: Host,
     *,
     job_id: str,
     agent_hash: str,
@@ -57,7 +57,7 @@ def build_request(
 def _run(
     spec: JobSpec,
     plain: Mapping[str, Any],
-    host: HostSpec,
+    host: Host,
     values: Mapping[str, str] | None,
     known: Mapping[str, str],
 ) -> dict[str, Any]:

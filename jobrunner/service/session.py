@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import JobrunnerError, NotFoundError, UsageError
+from jobrunner.core.errors import JobrunnerError, NotFoundError
 from jobrunner.service.progress import NoProgress, Progress
 from jobrunner.service.timings import Timings
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jobrunner.core.hosts import HostsFile
+    from jobrunner.core.inventory import Inventory
     from jobrunner.ledger import Ledger
     from jobrunner.service.ahead import Begun
     from jobrunner.transport.link import HostLink
@@ -120,21 +120,12 @@ class Session:
         return ledger
 
     @cached_property
-    def hosts(self) -> HostsFile:
-        """The hosts file; an empty one where there is none. Raises SpecError with every fault in it."""
-        from jobrunner.core.hosts import load_hosts
+    def hosts(self) -> Inventory:
+        """The hosts of the hosts file; none where there is no file. Raises SpecError with every fault in it."""
+        from jobrunner.service import inventories
 
         with self.timings.phase("import"):
-            try:
-                text = self.hosts_file.read_text(encoding="utf-8")
-            except FileNotFoundError:
-                text = ""
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(
-                    f"the hosts file {self.hosts_file} cannot be read: {error}",
-                    remedy="mend it, or name another one with --hosts",
-                ) from error
-            return load_hosts(text, str(self.hosts_file))
+            return inventories.read(self.hosts_file, self.home)
 
     @cached_property
     def written_hosts(self) -> frozenset[str]:
@@ -143,10 +134,8 @@ class Session:
 
     def add_host(self, alias: str, address: str) -> None:
         """For this command, reach `alias` at an address. Raises UsageError for one that cannot be."""
-        from jobrunner.core.hosts import with_address
-
         names = self.written_hosts
-        self.__dict__["hosts"] = with_address(self.hosts, alias, address)
+        self.__dict__["hosts"] = self.hosts.with_address(alias, address)
         self.__dict__["written_hosts"] = names
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import Path
 
 from jobrunner.core.errors import NotFoundError, Problem, SecretError, SpecError, UsageError
-from jobrunner.core.hosts import HostsFile
+from jobrunner.core.inventory import Inventory
 from jobrunner.core.spec import JobSpec
 from jobrunner.core.specdoc import ENABLED, SpecDocument, read_spec
 from jobrunner.core.values import dataclass
@@ -37,7 +37,7 @@ def load_specs(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str],
     secrets_file: Path | None,
-    hosts: HostsFile,
+    hosts: Inventory,
     find_job: Callable[[str], object] | None = None,
     enabled: Collection[str] = ENABLED,
     want_secrets: bool = True,
@@ -85,7 +85,7 @@ class _Reading:
     overrides: Sequence[str]
     enabled: Collection[str]
     vault: _Vault | None
-    hosts: HostsFile
+    hosts: Inventory
     find_job: Callable[[str], object] | None
 
 
@@ -185,7 +185,7 @@ def _code_problems(document: SpecDocument, spec: JobSpec, code_dir: Path | None)
     return [document.problem_at(("script",), f"script: {spec.script!r} {kind} in the code folder {code_dir}", near)]
 
 
-def _host_problems(document: SpecDocument, spec: JobSpec, hosts: HostsFile) -> list[Problem]:
+def _host_problems(document: SpecDocument, spec: JobSpec, hosts: Inventory) -> list[Problem]:
     """Names that are a known host's but for case or dashes. Any other may be an alias of the SSH configuration."""
     known = {_loose(alias): alias for alias in hosts.hosts}
     return [

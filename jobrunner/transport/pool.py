@@ -16,7 +16,7 @@ from jobrunner.transport.link import HostLink
 from jobrunner.transport.settings import HostTarget, PassphraseSource, TransportSettings
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostsFile
+    from jobrunner.core.inventory import Inventory
 
 T = TypeVar("T")
 SLACK_S = 5.0
@@ -201,7 +201,7 @@ def _fault(alias: str, error: Exception) -> JobrunnerError:
 
 
 def open_pool(
-    hosts: HostsFile,
+    hosts: Inventory,
     *,
     environ: Mapping[str, str] | None = None,
     state_folder: Path | None = None,

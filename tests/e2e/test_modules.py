@@ -101,6 +101,14 @@ def test_over_a_shared_connection_neither_fabric_nor_paramiko_is_loaded(lab: Lab
         client.run("hosts", "disconnect")
 
 
+def test_a_command_that_only_looks_loads_nothing_that_checks_files(client: Client) -> None:
+    id_ = client.submit(SPEC, "looked")
+    client.until(id_, "COMPLETED")
+    for words in (["ls"], ["show", id_], ["logs", id_], ["why", id_], ["cards"], ["pull", id_], ["cancel", id_]):
+        loaded = set(_run(client, PROGRAM, *words))
+        assert not loaded & {"pydantic_core", "ruamel.yaml", "jobrunner.core.hosts", "jobrunner.core.fields"}, words
+
+
 def _run(client: Client, *words: str) -> list[str]:
     return _start(client, *words).split("\n")[-2].split()
 

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from jobrunner.core.hosts import HostSpec
+from jobrunner.core.inventory import Host
 
 MISSING: Any = object()
 """As a change: the fact is not there at all."""
@@ -97,6 +98,6 @@ def facts(**changes: Any) -> dict[str, Any]:
     return found
 
 
-def declared(**entry: Any) -> HostSpec:
+def declared(**entry: Any) -> Host:
     """The host's entry in a hosts file."""
-    return HostSpec.model_validate({"name": "npu-a", "device": "npu", **entry})
+    return HostSpec.model_validate({"name": "npu-a", "device": "npu", **entry}).plain()

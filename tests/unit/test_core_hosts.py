@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobrunner.core.errors import SpecError, UsageError
-from jobrunner.core.hosts import Address, HostsFile, load_hosts, parse_address
+from jobrunner.core.hosts import load_hosts
+from jobrunner.core.inventory import Address, Inventory, parse_address
 
 _spec = importlib.util.spec_from_file_location("core_samples", Path(__file__).with_name("core_samples.py"))
 samples = importlib.util.module_from_spec(_spec)
@@ -18,7 +19,7 @@ _spec.loader.exec_module(samples)
 @pytest.mark.parametrize("word", ["", "--wait", "a b", "a/b", "a,b", "\x1b", "a\nb", "-"])
 def test_a_word_that_no_host_can_be_called_by(word):
     with pytest.raises(UsageError, match="cannot be a host's name") as caught:
-        HostsFile().get(word)
+        Inventory().get(word)
     assert repr(word) in caught.value.message
 
 
@@ -43,7 +44,7 @@ def test_a_host_without_anything_and_one_that_only_ssh_knows():
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hosts:\n", "hosts: {}\n"])
 def test_a_file_without_hosts(text):
     hosts = load_hosts(text, "f")
-    assert hosts == HostsFile()
+    assert hosts == Inventory()
     assert (hosts.settings.connect_timeout.seconds, hosts.settings.request_timeout.seconds) == (10, 20)
 
 

@@ -107,13 +107,14 @@ def test_the_spec_loads_and_explains_every_key() -> None:
 
 def test_the_hosts_file_loads() -> None:
     from jobrunner.core.hosts import HostsFile, HostSpec, Settings
+    from jobrunner.core.inventory import Waits
 
     (text,) = blocks("hosts")
     hosts = load_hosts(text, "README.md")
     assert list(hosts.hosts) == ["npu-a"]
     assert set(re.findall(r"^    ([a-z_]+):", text, re.M)) == set(HostSpec.model_fields) - {"name"}
     assert set(re.findall(r"^([a-z_]+):", text, re.M)) == set(HostsFile.model_fields)
-    assert hosts.settings == Settings(), "the values shown are the defaults"
+    assert hosts.settings == Waits(), "the values shown are the defaults"
     (line,) = re.findall(r"^settings: (.*)", text, re.M)
     assert all(f"{name}:" in line for name in Settings.model_fields)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from jobrunner.core.errors import NotFoundError, SecretError, SpecError
-from jobrunner.core.hosts import HostsFile, load_hosts
+from jobrunner.core.hosts import load_hosts
+from jobrunner.core.inventory import Inventory
 from jobrunner.service.specs import load_specs, take_secrets
 
 CANARY = "s3cr3t=!\"'\\#$& 中文"
@@ -27,7 +28,7 @@ def write(folder, text, name="job.yaml"):
 
 
 def load(*paths, **more):
-    return load_specs(paths, **{"environ": {}, "secrets_file": None, "hosts": HostsFile(), **more})
+    return load_specs(paths, **{"environ": {}, "secrets_file": None, "hosts": Inventory(), **more})
 
 
 def problems(*paths, **more):

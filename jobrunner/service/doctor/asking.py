@@ -15,7 +15,7 @@ from jobrunner.service.results import DoctorResult
 from jobrunner.service.session import Session
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
     from jobrunner.transport.link import HostLink
     from jobrunner.transport.session import Session as AgentChannel
 
@@ -108,7 +108,7 @@ def gather(session: Session, link: HostLink) -> dict[str, Any]:
     }
 
 
-def _probe(link: HostLink, declared: HostSpec, seen: str | None) -> tuple[dict[str, Any], HostError | None]:
+def _probe(link: HostLink, declared: Host, seen: str | None) -> tuple[dict[str, Any], HostError | None]:
     """The deep facts, or none and why: what is known without them is told all the same."""
     try:
         facts = link.request(
@@ -143,7 +143,7 @@ def _count_channels(link: HostLink) -> dict[str, Any]:
     return {**told, "opened": len(opened)}
 
 
-def examine(facts: Facts, declared: HostSpec) -> tuple[list[Check], list[Check]]:
+def examine(facts: Facts, declared: Host) -> tuple[list[Check], list[Check]]:
     """Every check of a host that answered, and those of them that would stop a job. Pure."""
     checks, stoppers = reach.passed(facts), []
     for rule in RULES:

@@ -11,7 +11,7 @@ from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, si
 from jobrunner.service.doctor.system import device_of
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
 
 SLOW_TOOL_S = 5.0
 LOW_IMAGES = 10 * 2**30
@@ -31,11 +31,11 @@ def _trouble(facts: Facts) -> tuple[str, str, str]:
     return "tool", str(error), ""
 
 
-def _has_cards(facts: Facts, declared: HostSpec) -> bool:
+def _has_cards(facts: Facts, declared: Host) -> bool:
     return device_of(facts, declared) in KINDS
 
 
-def tool_found(facts: Facts, declared: HostSpec) -> Finding | None:
+def tool_found(facts: Facts, declared: Host) -> Finding | None:
     """The vendor's tool on the PATH of commands, or where vendors put it."""
     if not _has_cards(facts, declared):
         return None
@@ -48,7 +48,7 @@ def tool_found(facts: Facts, declared: HostSpec) -> Finding | None:
     return good(f"{KINDS[device].tool} {_report(facts).get('tool_version') or ''}".strip())
 
 
-def tool_answers(facts: Facts, declared: HostSpec) -> Finding | None:
+def tool_answers(facts: Facts, declared: Host) -> Finding | None:
     """A tool that hangs means that a card or its driver hangs."""
     if not _has_cards(facts, declared) or _report(facts).get("assumed"):
         return None
@@ -66,7 +66,7 @@ def tool_answers(facts: Facts, declared: HostSpec) -> Finding | None:
     return good(f"answers in {took:.1f} s")
 
 
-def tool_libraries(facts: Facts, declared: HostSpec) -> Finding | None:
+def tool_libraries(facts: Facts, declared: Host) -> Finding | None:
     """Without the driver's libraries on their path neither the tool nor any program finds a card."""
     if not _has_cards(facts, declared) or _report(facts).get("assumed"):
         return None
@@ -76,7 +76,7 @@ def tool_libraries(facts: Facts, declared: HostSpec) -> Finding | None:
     return unsure("the tool did not get that far") if code else good("the driver's libraries are found")
 
 
-def cards(facts: Facts, declared: HostSpec) -> Finding:
+def cards(facts: Facts, declared: Host) -> Finding:
     """Whether there are cards to give to jobs."""
     report = _report(facts)
     found = report.get("cards") or []
@@ -92,7 +92,7 @@ def cards(facts: Facts, declared: HostSpec) -> Finding:
     return unsure(text, remedy) if declared.device is None and not code else bad(text, remedy)
 
 
-def declared_cards(facts: Facts, declared: HostSpec) -> Finding | None:
+def declared_cards(facts: Facts, declared: Host) -> Finding | None:
     """What the hosts file says of the cards, against what is there."""
     found = [card.get("index") for card in _report(facts).get("cards") or []]
     if not found:
@@ -112,7 +112,7 @@ def declared_cards(facts: Facts, declared: HostSpec) -> Finding | None:
     return good("the hosts file fits what is there")
 
 
-def health(facts: Facts, declared: HostSpec) -> Finding | None:
+def health(facts: Facts, declared: Host) -> Finding | None:
     """Cards in alarm are not given out."""
     found = _report(facts).get("cards") or []
     if not found:
@@ -129,7 +129,7 @@ def health(facts: Facts, declared: HostSpec) -> Finding | None:
     return good("no card is in alarm")
 
 
-def doubts(facts: Facts, declared: HostSpec) -> Finding | None:
+def doubts(facts: Facts, declared: Host) -> Finding | None:
     """A card about which something is unknown is never free."""
     found = [card for card in _report(facts).get("cards") or [] if card.get("doubts")]
     if not _report(facts).get("cards"):
@@ -140,7 +140,7 @@ def doubts(facts: Facts, declared: HostSpec) -> Finding | None:
     return good("everything that is needed is known of every card")
 
 
-def strangers(facts: Facts, declared: HostSpec) -> Finding | None:
+def strangers(facts: Facts, declared: Host) -> Finding | None:
     """Memory in use with nobody to show for it: another container, or a process that hangs in the driver."""
     found = _report(facts).get("cards") or []
     if not found:
@@ -155,7 +155,7 @@ def strangers(facts: Facts, declared: HostSpec) -> Finding | None:
     return good("whoever uses a card is shown")
 
 
-def nodes(facts: Facts, declared: HostSpec) -> Finding | None:
+def nodes(facts: Facts, declared: Host) -> Finding | None:
     """The device files that a program opens."""
     if not _has_cards(facts, declared):
         return None
@@ -168,7 +168,7 @@ def nodes(facts: Facts, declared: HostSpec) -> Finding | None:
     return unsure(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there", hint)
 
 
-def node_access(facts: Facts, declared: HostSpec) -> Finding | None:
+def node_access(facts: Facts, declared: Host) -> Finding | None:
     """Whether this session may open the device files: a group's member must have logged in since."""
     if not _has_cards(facts, declared):
         return None
@@ -191,7 +191,7 @@ def node_access(facts: Facts, declared: HostSpec) -> Finding | None:
     return bad(found, remedy, stops=True)
 
 
-def docker(facts: Facts, declared: HostSpec) -> Finding:
+def docker(facts: Facts, declared: Host) -> Finding:
     """The client, and a daemon that answers; needed for `runtime: {docker: …}` only."""
     told, more = part(facts, "docker"), part(facts, "runtimes")
     needed = "needed for `runtime: {docker: …}` only"
@@ -210,7 +210,7 @@ def docker(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"server {told.get('server')}")
 
 
-def docker_group(facts: Facts, declared: HostSpec) -> Finding | None:
+def docker_group(facts: Facts, declared: Host) -> Finding | None:
     """Only members of the socket's group (and root) may use the daemon, from their next login on."""
     socket = part(facts, "runtimes").get("socket")
     if not socket:
@@ -226,7 +226,7 @@ def docker_group(facts: Facts, declared: HostSpec) -> Finding | None:
     )
 
 
-def docker_runtime(facts: Facts, declared: HostSpec) -> Finding | None:
+def docker_runtime(facts: Facts, declared: Host) -> Finding | None:
     """The vendor's runtime in docker. Jobs pass device files by themselves; only `--gpus` needs it (NVIDIA's)."""
     runtimes = part(facts, "runtimes").get("runtimes")
     if not runtimes or not _has_cards(facts, declared):

@@ -9,7 +9,7 @@ from jobrunner.core import amounts
 from jobrunner.core.values import dataclass
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
 
 Facts = Mapping[str, Any]
 """What a host told: `host`, `cards`, `disk` (of `look`), `probe` (docs/host.md), `skew_s`, `notes`, `link`."""
@@ -54,7 +54,7 @@ def unsure(found: str, remedy: str = "") -> Finding:
     return Finding(None, found, remedy)
 
 
-Judge = Callable[[Facts, "HostSpec"], "Finding | None"]
+Judge = Callable[[Facts, "Host"], "Finding | None"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def why_missing(facts: Facts, names: tuple[str, ...]) -> str:
     return ""
 
 
-def applied(rule: Rule, facts: Facts, declared: HostSpec) -> tuple[Check, bool] | None:
+def applied(rule: Rule, facts: Facts, declared: Host) -> tuple[Check, bool] | None:
     """The check that a rule gives for a host, and whether it would stop a job; None if it does not concern it."""
     missing = why_missing(facts, rule.parts)
     if missing:

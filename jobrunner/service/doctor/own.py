@@ -8,13 +8,13 @@ from jobrunner.core.amounts import counted
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, unsure
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
 
 RESTRICTED = ("rbash", "rksh", "rzsh", "rssh", "git-shell", "scponly", "lshell")
 OLD_LOG_S = 7 * 86400
 
 
-def shell(facts: Facts, declared: HostSpec) -> Finding:
+def shell(facts: Facts, declared: Host) -> Finding:
     """A start-up file that prints breaks scp, rsync and sftp, and stands before every answer."""
     notes = [str(note) for note in facts.get("notes") or []]
     if notes:
@@ -23,7 +23,7 @@ def shell(facts: Facts, declared: HostSpec) -> Finding:
     return good("prints nothing by itself")
 
 
-def login_shell(facts: Facts, declared: HostSpec) -> Finding:
+def login_shell(facts: Facts, declared: Host) -> Finding:
     """Which shell sshd gives commands to. Ours goes through any; set-up lines and commands are bash's."""
     path = str(facts["probe"].get("shell") or "")
     name = path.rpartition("/")[2]
@@ -34,13 +34,13 @@ def login_shell(facts: Facts, declared: HostSpec) -> Finding:
     return good(path) if path else unsure("the host does not say")
 
 
-def python(facts: Facts, declared: HostSpec) -> Finding:
+def python(facts: Facts, declared: Host) -> Finding:
     """The interpreter of the agent."""
     told = part(facts, "python")
     return good(f"{told['version']} at {told['path']}")
 
 
-def modules(facts: Facts, declared: HostSpec) -> Finding:
+def modules(facts: Facts, declared: Host) -> Finding:
     """A Python built without some headers lacks modules that the agent cannot do without."""
     missing = part(facts, "modules")["missing"]
     if missing:
@@ -51,7 +51,7 @@ def modules(facts: Facts, declared: HostSpec) -> Finding:
     return good("the agent has all that it needs")
 
 
-def bash(facts: Facts, declared: HostSpec) -> Finding:
+def bash(facts: Facts, declared: Host) -> Finding:
     """Set-up lines and commands that are a string are bash's."""
     path = part(facts, "programs").get("bash")
     if path is None:
@@ -61,7 +61,7 @@ def bash(facts: Facts, declared: HostSpec) -> Finding:
     return good(str(path))
 
 
-def tmux(facts: Facts, declared: HostSpec) -> Finding:
+def tmux(facts: Facts, declared: Host) -> Finding:
     """Needed for `launcher: tmux` and `attach` only."""
     told = part(facts, "tmux")
     wanted = declared.launcher == "tmux"
@@ -79,7 +79,7 @@ def tmux(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"{told['version']} at {told['path']}")
 
 
-def logout(facts: Facts, declared: HostSpec) -> Finding:
+def logout(facts: Facts, declared: Host) -> Finding:
     """logind may end everything of a user when the last session ends, whatever started it."""
     told = part(facts, "login")
     if told.get("kill_user_processes") and not told.get("linger"):
@@ -90,7 +90,7 @@ def logout(facts: Facts, declared: HostSpec) -> Finding:
     return good("processes live on after logout" + (" (linger)" if told.get("linger") else ""))
 
 
-def channels(facts: Facts, declared: HostSpec) -> Finding:
+def channels(facts: Facts, declared: Host) -> Finding:
     """sshd's MaxSessions: logs, waiting and commands use a channel each on one connection."""
     told = facts.get("sessions") or {}
     if not told:
@@ -103,7 +103,7 @@ def channels(facts: Facts, declared: HostSpec) -> Finding:
     return unsure(f"{found}; a further one failed: {told.get('error')}", "try again; the host may be busy")
 
 
-def leases(facts: Facts, declared: HostSpec) -> Finding:
+def leases(facts: Facts, declared: Host) -> Finding:
     """A card's lease is a name of the kernel; it must exclude, and must be seen."""
     told = part(facts, "leases")
     if not told["binds"] or not told["excludes"] or not told["shows"]:
@@ -117,7 +117,7 @@ def leases(facts: Facts, declared: HostSpec) -> Finding:
     return good("the kernel keeps cards apart")
 
 
-def lease_space(facts: Facts, declared: HostSpec) -> Finding:
+def lease_space(facts: Facts, declared: Host) -> Finding:
     """Leases are shared by all in one network name space: a container with its own sees none of the host's."""
     private = part(facts, "leases").get("private_network")
     container = bool(facts["probe"].get("container"))
@@ -130,14 +130,14 @@ def lease_space(facts: Facts, declared: HostSpec) -> Finding:
     return good("leases are seen by all users of this machine")
 
 
-def notifications(facts: Facts, declared: HostSpec) -> Finding:
+def notifications(facts: Facts, declared: Host) -> Finding:
     """With the kernel's word about changed folders, jobs start at once."""
     if facts["probe"].get("notify"):
         return good("the kernel tells about changes: starts are immediate")
     return unsure("the kernel does not tell about changes here", "starts may take seconds longer; nothing else")
 
 
-def agent(facts: Facts, declared: HostSpec) -> Finding:
+def agent(facts: Facts, declared: Host) -> Finding:
     """The agent that answered is the one of this version."""
     trouble = facts.get("probe_error")
     if trouble is not None:
@@ -152,7 +152,7 @@ def agent(facts: Facts, declared: HostSpec) -> Finding:
     return good(found)
 
 
-def queue(facts: Facts, declared: HostSpec) -> Finding:
+def queue(facts: Facts, declared: Host) -> Finding:
     """Left-overs: a queue that nobody serves, jobs that nobody watches, a drain that was forgotten."""
     told = part(facts, "own")
     waiting = told["queued"] - told["held"]
@@ -175,14 +175,14 @@ def queue(facts: Facts, declared: HostSpec) -> Finding:
     return good(busy + (f" ({told['held']} held)" if told["held"] else ""))
 
 
-def drained(facts: Facts, declared: HostSpec) -> Finding:
+def drained(facts: Facts, declared: Host) -> Finding:
     """A drained host starts none of our jobs."""
     if part(facts, "own").get("drained"):
         return unsure("drained: none of your jobs starts here", f"`jobrunner hosts undrain {declared.name}`")
     return good("your jobs may start here")
 
 
-def on_reboot(facts: Facts, declared: HostSpec) -> Finding | None:
+def on_reboot(facts: Facts, declared: Host) -> Finding | None:
     """`on_reboot: crontab` needs crontab, the permission, and a cron that runs."""
     if declared.on_reboot != "crontab":
         return None

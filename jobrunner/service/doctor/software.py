@@ -12,7 +12,7 @@ from jobrunner.service.doctor.pairs import judged, mismatches
 from jobrunner.service.doctor.system import device_of
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
 
 SUM = 8.0
 NO_END = "no end within the limit"  # the agent's words for a Python that it had to end (probe_python)
@@ -31,7 +31,7 @@ def _late(facts: Facts, step: str) -> bool:
     return _told(facts).get("late") == step
 
 
-def setup(facts: Facts, declared: HostSpec) -> Finding | None:
+def setup(facts: Facts, declared: Host) -> Finding | None:
     """The vendor's scripts and the host's `setup` lines, as before every job."""
     told = _told(facts)
     lines = len(declared.setup)
@@ -46,7 +46,7 @@ def setup(facts: Facts, declared: HostSpec) -> Finding | None:
     return good(f"{counted(lines, 'line')} of `setup` and {counted(scripts, 'script')} of the vendor ran")
 
 
-def vendor(facts: Facts, declared: HostSpec) -> Finding | None:
+def vendor(facts: Facts, declared: Host) -> Finding | None:
     """CANN's set_env.sh for an NPU; the vendor's toolkit (Neuware, say) where a job gets one set up."""
     device = device_of(facts, declared)
     told = part(facts, "vendor")
@@ -68,7 +68,7 @@ def vendor(facts: Facts, declared: HostSpec) -> Finding | None:
     )
 
 
-def conda(facts: Facts, declared: HostSpec) -> Finding:
+def conda(facts: Facts, declared: Host) -> Finding:
     """Needed for `runtime: {conda: NAME}` only."""
     base = part(facts, "vendor").get("conda")
     if base:
@@ -79,7 +79,7 @@ def conda(facts: Facts, declared: HostSpec) -> Finding:
     )
 
 
-def job_python(facts: Facts, declared: HostSpec) -> Finding:
+def job_python(facts: Facts, declared: Host) -> Finding:
     """`python3` as a job finds it after the set-up; scripts that name no other run by it."""
     told, meta = _told(facts), _meta(facts)
     if told.get("setup_error"):
@@ -107,7 +107,7 @@ def versions_of(facts: Facts) -> dict[str, str | None]:
     return found
 
 
-def versions(facts: Facts, declared: HostSpec) -> Finding | None:
+def versions(facts: Facts, declared: Host) -> Finding | None:
     """Driver, toolkit, torch and plug-in are a matched set; a mismatch shows late and oddly in a job."""
     device = device_of(facts, declared)
     if device not in KINDS:
@@ -122,7 +122,7 @@ def versions(facts: Facts, declared: HostSpec) -> Finding | None:
     return unsure(f"not enough is known to compare ({shown or 'no versions found'})", "")
 
 
-def plugin(facts: Facts, declared: HostSpec) -> Finding | None:
+def plugin(facts: Facts, declared: Host) -> Finding | None:
     """torch and the vendor's plug-in imported in a job's Python, and asked whether it sees cards."""
     device = device_of(facts, declared)
     if device not in KINDS:
@@ -167,7 +167,7 @@ def _remedy(error: str, name: str) -> str:
     )
 
 
-def tensor(facts: Facts, declared: HostSpec) -> Finding | None:
+def tensor(facts: Facts, declared: Host) -> Finding | None:
     """One small sum on a free card, under that card's lease."""
     if device_of(facts, declared) not in KINDS:
         return None
@@ -191,7 +191,7 @@ def tensor(facts: Facts, declared: HostSpec) -> Finding | None:
     return good(f"card {told['card']} computes")
 
 
-def static_tls(facts: Facts, declared: HostSpec) -> Finding | None:
+def static_tls(facts: Facts, declared: Host) -> Finding | None:
     """On aarch64 a libgomp that is loaded late finds no room for its thread-local data."""
     meta = _meta(facts)
     error = str((_told(facts).get("plugin") or {}).get("error") or "")

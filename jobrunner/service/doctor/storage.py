@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, size, unsure
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
 
 NO_DISK, LOW_DISK = 2**30, 5 * 2**30
 NO_FILES, LOW_FILES = 1000, 20_000
@@ -15,13 +15,13 @@ LOW_TMP, LOW_SHM = 500 * 2**20, 2**30
 SLOW_S = 2.0
 
 
-def root(facts: Facts, declared: HostSpec) -> Finding:
+def root(facts: Facts, declared: Host) -> Finding:
     """The folder that all of jobrunner's files on the host lie in."""
     told = part(facts, "root")
     return good(f"{told['path']} on {told.get('filesystem') or '?'}")
 
 
-def root_access(facts: Facts, declared: HostSpec) -> Finding:
+def root_access(facts: Facts, declared: Host) -> Finding:
     """Whoever may change the root folder, or one above it, may change what our jobs run."""
     told = part(facts, "root_access")
     if told["uid"] != told["own_uid"]:
@@ -36,7 +36,7 @@ def root_access(facts: Facts, declared: HostSpec) -> Finding:
     return good("only this user may change it")
 
 
-def programs_run(facts: Facts, declared: HostSpec) -> Finding:
+def programs_run(facts: Facts, declared: Host) -> Finding:
     """On a noexec mount scripts run by an interpreter and programs that are executed do not."""
     told = part(facts, "root")
     if told.get("noexec") is None:
@@ -49,7 +49,7 @@ def programs_run(facts: Facts, declared: HostSpec) -> Finding:
     return good("programs in the root folder can be executed")
 
 
-def storage(facts: Facts, declared: HostSpec) -> Finding:
+def storage(facts: Facts, declared: Host) -> Finding:
     """A megabyte written, synced, renamed and read: a full quota and a sick disk show here."""
     told = part(facts, "storage")
     if not told["ok"]:
@@ -66,7 +66,7 @@ def storage(facts: Facts, declared: HostSpec) -> Finding:
     return good(found)
 
 
-def disk(facts: Facts, declared: HostSpec) -> Finding:
+def disk(facts: Facts, declared: Host) -> Finding:
     """Room for code, logs and checkpoints."""
     free = part(facts, "disk")["free_bytes"]
     remedy = f"`jobrunner gc {declared.name}` removes what no job needs"
@@ -75,7 +75,7 @@ def disk(facts: Facts, declared: HostSpec) -> Finding:
     return bad(f"{size(free)} free", remedy) if free < LOW_DISK else good(f"{size(free)} free")
 
 
-def inodes(facts: Facts, declared: HostSpec) -> Finding:
+def inodes(facts: Facts, declared: Host) -> Finding:
     """A disk with room and without inodes is full all the same."""
     free = part(facts, "disk").get("files_free")
     if free is None:
@@ -86,7 +86,7 @@ def inodes(facts: Facts, declared: HostSpec) -> Finding:
     return bad(found, f"`jobrunner gc {declared.name}`; remove small files", stops=free < NO_FILES)
 
 
-def quota(facts: Facts, declared: HostSpec) -> Finding:
+def quota(facts: Facts, declared: Host) -> Finding:
     """What the host's `quota` says; the limit may be reached long before the disk is full."""
     told = part(facts, "quota")
     if told.get("error"):
@@ -109,7 +109,7 @@ def _nearly_full(row: Facts) -> bool:
     return any((limit or soft) and used > 0.95 * (limit or soft) for used, soft, limit in (row["blocks"], row["files"]))
 
 
-def network_home(facts: Facts, declared: HostSpec) -> Finding:
+def network_home(facts: Facts, declared: Host) -> Finding:
     """A root folder on the network works, more slowly, and may be shared by machines."""
     told = part(facts, "root")
     if told.get("network"):
@@ -120,7 +120,7 @@ def network_home(facts: Facts, declared: HostSpec) -> Finding:
     return good("the root folder is on a local disk")
 
 
-def shared_root(facts: Facts, declared: HostSpec) -> Finding:
+def shared_root(facts: Facts, declared: Host) -> Finding:
     """Several machines may share a root folder; each keeps its own jobs in it."""
     others = facts.get("probe", {}).get("others") or []
     names = ", ".join(sorted({str(item.get("hostname")) for item in others}))
@@ -134,7 +134,7 @@ def shared_root(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"also used by {names}; each has its own jobs")
 
 
-def home(facts: Facts, declared: HostSpec) -> Finding:
+def home(facts: Facts, declared: Host) -> Finding:
     """Caches, conda and the vendors' logs go to the home folder, wherever the root is."""
     told = part(facts, "home")
     if not told["there"]:
@@ -147,7 +147,7 @@ def home(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"{told['path']} on {told.get('filesystem') or '?'}, {size(free)} free")
 
 
-def tmp(facts: Facts, declared: HostSpec) -> Finding:
+def tmp(facts: Facts, declared: Host) -> Finding:
     """Temporary files of jobs, and the folder by which users see each other's tickets."""
     told = part(facts, "tmp")
     if not told["writable"]:
@@ -161,7 +161,7 @@ def tmp(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"anybody may write, nobody may remove, {size(told['free_bytes'])} free")
 
 
-def share(facts: Facts, declared: HostSpec) -> Finding:
+def share(facts: Facts, declared: Host) -> Finding:
     """The folder that shows our waiting jobs to the others: without it they do not leave us our turn."""
     told = part(facts, "tmp")
     if told.get("share_ours") is False:
@@ -172,7 +172,7 @@ def share(facts: Facts, declared: HostSpec) -> Finding:
     return good("colleagues see your waiting jobs" if told.get("share_ours") else "its name in /tmp is free")
 
 
-def shm(facts: Facts, declared: HostSpec) -> Finding:
+def shm(facts: Facts, declared: Host) -> Finding:
     """Data loaders hand over batches through /dev/shm; 64 MB is Docker's default."""
     told = part(facts, "shm")
     remedy = "start the container with `--shm-size 64g` or `--ipc host`; else `num_workers=0`"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobrunner.service.doctor.finding import Facts, Finding, bad, good, part, size, unsure
 
 if TYPE_CHECKING:
-    from jobrunner.core.hosts import HostSpec
+    from jobrunner.core.inventory import Host
 
 MAX_SKEW_S = 5.0
 FEW_FILES, FEW_PROCESSES = 4096, 4096
@@ -16,7 +16,7 @@ LITTLE_LOCKED = 64 * 2**20
 MANY_ZOMBIES = 1000
 
 
-def clock(facts: Facts, declared: HostSpec) -> Finding:
+def clock(facts: Facts, declared: Host) -> Finding:
     """Times of a job are the host's; those of the ledger this machine's."""
     skew = facts["skew_s"]
     if skew is None:
@@ -26,7 +26,7 @@ def clock(facts: Facts, declared: HostSpec) -> Finding:
     return good(found) if abs(skew) <= MAX_SKEW_S else bad(found, "set one of the two (chrony, ntp): times mislead")
 
 
-def locale(facts: Facts, declared: HostSpec) -> Finding:
+def locale(facts: Facts, declared: Host) -> Finding:
     """Old Pythons cannot print other than ASCII under the C locale, and GBK stays GBK."""
     told = part(facts, "locale")
     given = {**{key: told.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG")}, **declared.env}
@@ -39,7 +39,7 @@ def locale(facts: Facts, declared: HostSpec) -> Finding:
     return unsure(name or "none (C)", remedy)
 
 
-def memory(facts: Facts, declared: HostSpec) -> Finding:
+def memory(facts: Facts, declared: Host) -> Finding:
     """What is left of memory, for the machine and for the control group of the session."""
     told = part(facts, "memory")
     free, limit = told.get("available_bytes"), told.get("group_limit_bytes")
@@ -57,7 +57,7 @@ def memory(facts: Facts, declared: HostSpec) -> Finding:
     return good(found)
 
 
-def memory_limit(facts: Facts, declared: HostSpec) -> Finding:
+def memory_limit(facts: Facts, declared: Host) -> Finding:
     """A control group's limit far below the machine's memory surprises: the kernel kills, not Python."""
     told = part(facts, "memory")
     limit, total = told.get("group_limit_bytes"), told.get("total_bytes")
@@ -69,7 +69,7 @@ def memory_limit(facts: Facts, declared: HostSpec) -> Finding:
     return good(found)
 
 
-def open_files(facts: Facts, declared: HostSpec) -> Finding:
+def open_files(facts: Facts, declared: Host) -> Finding:
     """Data loaders and checkpoints of many ranks need descriptors."""
     soft, hard = part(facts, "limits")["limits"]["nofile"]
     if soft is None or soft >= FEW_FILES:
@@ -80,7 +80,7 @@ def open_files(facts: Facts, declared: HostSpec) -> Finding:
     return bad(f"{soft} at once, and no more may be asked for", "ask for a higher nofile in /etc/security/limits.conf")
 
 
-def processes(facts: Facts, declared: HostSpec) -> Finding:
+def processes(facts: Facts, declared: Host) -> Finding:
     """Threads count as processes here; every rank has dozens. Root is not limited."""
     told = part(facts, "limits")
     soft, used = told["limits"]["nproc"][0], told["processes"]
@@ -96,7 +96,7 @@ def processes(facts: Facts, declared: HostSpec) -> Finding:
     return bad(found, remedy) if limit - used < 500 or limit < FEW_PROCESSES else good(found)
 
 
-def locked_memory(facts: Facts, declared: HostSpec) -> Finding | None:
+def locked_memory(facts: Facts, declared: Host) -> Finding | None:
     """RDMA between hosts pins memory."""
     if device_of(facts, declared) == "cpu":
         return None
@@ -110,7 +110,7 @@ def locked_memory(facts: Facts, declared: HostSpec) -> Finding | None:
     return unsure(size(soft), "`memlock unlimited` in /etc/security/limits.conf, for jobs that use RDMA")
 
 
-def core_dumps(facts: Facts, declared: HostSpec) -> Finding:
+def core_dumps(facts: Facts, declared: Host) -> Finding:
     """A crash of a process with much memory fills the disk where cores are written into the working folder."""
     told = part(facts, "limits")
     soft, pattern = told["limits"]["core"][0], told.get("core_pattern") or ""
@@ -124,7 +124,7 @@ def core_dumps(facts: Facts, declared: HostSpec) -> Finding:
     )
 
 
-def other_processes(facts: Facts, declared: HostSpec) -> Finding:
+def other_processes(facts: Facts, declared: Host) -> Finding:
     """With hidepid nobody sees whose processes hold a card."""
     told = part(facts, "proc")
     hidden = told.get("hidepid") not in (None, "0", "off")
@@ -136,7 +136,7 @@ def other_processes(facts: Facts, declared: HostSpec) -> Finding:
     return unsure(found, "cards in use stay in use, but not by whom; ask for the group that /proc's gid= names")
 
 
-def init(facts: Facts, declared: HostSpec) -> Finding:
+def init(facts: Facts, declared: Host) -> Finding:
     """In a container without an init, whatever is orphaned stays as a zombie."""
     told = part(facts, "init")
     zombies = told.get("zombies") or 0
@@ -149,7 +149,7 @@ def init(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"{found} and reaps orphans")
 
 
-def user_ids(facts: Facts, declared: HostSpec) -> Finding:
+def user_ids(facts: Facts, declared: Host) -> Finding:
     """Mapped ids show the owners of cards and folders under other names."""
     told = part(facts, "users")
     if told.get("name") is None:
@@ -161,7 +161,7 @@ def user_ids(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"{told.get('name')} ({told.get('uid')})")
 
 
-def ports(facts: Facts, declared: HostSpec) -> Finding:
+def ports(facts: Facts, declared: Host) -> Finding:
     """Each job gets 32 ports for MASTER_PORT and 32 for HCCL."""
     told = part(facts, "ports")
     span = f"{told['first']} and {told['last']}"
@@ -179,7 +179,7 @@ def ports(facts: Facts, declared: HostSpec) -> Finding:
     return good(f"free ranges between {span}")
 
 
-def usual_ports(facts: Facts, declared: HostSpec) -> Finding:
+def usual_ports(facts: Facts, declared: Host) -> Finding:
     """Programs that ignore MASTER_PORT and HCCL_IF_BASE_PORT take these."""
     told = part(facts, "ports")
     busy = [*told.get("torch_busy", []), *told.get("hccl_busy", [])]
@@ -191,7 +191,7 @@ def usual_ports(facts: Facts, declared: HostSpec) -> Finding:
     )
 
 
-def network(facts: Facts, declared: HostSpec) -> Finding:
+def network(facts: Facts, declared: Host) -> Finding:
     """Downloads on a host without a way out hang instead of failing."""
     told = part(facts, "network")
     ways = [*(told.get("proxies") or []), *(told.get("mirror") or [])]
@@ -211,7 +211,7 @@ def network(facts: Facts, declared: HostSpec) -> Finding:
     )
 
 
-def device_of(facts: Facts, declared: HostSpec) -> str:
+def device_of(facts: Facts, declared: Host) -> str:
     """The kind of cards: as the hosts file says, as the vendor's tool answered, or as the host seems to have."""
     seen = (facts.get("cards") or {}).get("device") or facts.get("probe", {}).get("seen_device")
     return declared.device or str(seen or "cpu")
