@@ -55,8 +55,10 @@ def check(session: Session, names: Sequence[str]) -> HostsResult:
         began = time.perf_counter()
         probe = link.request("probe")
         took = time.perf_counter() - began
+        age = age_seconds(link.host_facts.get("now"))  # here: later it would count what the others take
         answer = look(session, link, cards=True, fresh=True)
-        return {**answer, "probe": probe, "round_trip_ms": round(took * 1000, 1), "at": now()}
+        skew = None if age is None else round(-age, 2)
+        return {**answer, "probe": probe, "round_trip_ms": round(took * 1000, 1), "skew_s": skew, "at": now()}
 
     found = Reconciled()
     rows = []
@@ -95,7 +97,6 @@ def _empty_check(session: Session, alias: str) -> dict[str, Any]:
 
 def _checked(session: Session, alias: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     host, report, disk = answer["host"], answer.get("cards") or {}, answer.get("disk") or {}
-    skew = age_seconds(host.get("now"))
     error = report.get("error")
     return {
         **_empty_check(session, alias),
@@ -110,7 +111,7 @@ def _checked(session: Session, alias: str, answer: Mapping[str, Any]) -> dict[st
         "tool_version": report.get("tool_version"),
         "cards": len(report.get("cards", [])),
         "disk_free_bytes": disk.get("free_bytes"),
-        "clock_skew_s": None if skew is None else round(-skew, 2),
+        "clock_skew_s": answer["skew_s"],
         "round_trip_ms": answer["round_trip_ms"],
         "drained": bool(answer.get("drained")),
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -201,6 +203,18 @@ def test_silence_changes_no_state_and_a_kept_cancel_comes_first(tmp_path: Path) 
         eventually((host.job_folder(id_) / "final.json").exists, 10, "the cancel")
         row = client.row(id_)
         assert row["state"] == "CANCELLED" and row["cancel_requested_at"] == kept["jobs"][0]["cancel_requested_at"]
+
+
+def test_a_silent_host_does_not_put_the_clocks_of_others_back(lab: Lab, tmp_path: Path) -> None:
+    client = QuickClient(tmp_path / "client", lab)
+    client.settings(connect_timeout="4s", retry_for="1s")
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts by its backlog, and says nothing
+        file = json.loads((client.folder / "hosts.yaml").read_text())
+        file["hosts"]["mute"] = {"address": f"127.0.0.1:{mute.getsockname()[1]}"}
+        (client.folder / "hosts.yaml").write_text(json.dumps(file))
+        data = client.json("hosts", "check")
+    answered, silent = sorted(data["hosts"], key=lambda host: str(host["name"]))
+    assert silent["error"]["code"] == "silent" and abs(answered["clock_skew_s"]) < 2.5
 
 
 def test_an_alias_that_leads_to_another_machine(lab: Lab, tmp_path: Path) -> None:
