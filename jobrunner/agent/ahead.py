@@ -1,11 +1,11 @@
-"""What can be made for the jobs that are next while they wait, so that their starts need not wait for it: the work
-folder, and room for their records."""
+"""What can be made for the jobs that are next while they wait, so that their starts need not wait for it: their
+folders, and room for their records."""
 
 import os
 import signal
 import time
 
-from . import conclude, jobs, kernel, leases, procs
+from . import conclude, files, jobs, kernel, leases, procs
 
 QUIET_S = 0.02  # after a start the helper waits so long
 FAR_S = 3600.0
@@ -91,6 +91,7 @@ def _make(layout, entry):
     run = jobs.run_of(jobs.request(layout, job_id))
     if run and not (attempt > 1 and run.get("carry")) and not jobs.is_final(layout, job_id):
         worktree.make_ready(layout, job_id, attempt)
+        files.make_dir(os.path.join(layout.job(job_id), b"out"))
         for path in room.records(layout, job_id, attempt):
             room.reserve(path, sync=False)
         _undo_if_final(layout, job_id)

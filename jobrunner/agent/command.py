@@ -107,7 +107,6 @@ def prepare(build, others):
 
     job_id, attempt = build.plan.job_id, build.plan.attempt
     worktree.materialise(build.layout, job_id, attempt, carry_from=attempt - 1 if attempt > 1 else None)
-    files.make_dir(os.path.join(build.job, b"out"))
     docker = build.options.get("docker")
     if docker:
         from . import command_container

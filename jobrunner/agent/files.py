@@ -39,19 +39,9 @@ def make_dir(path, mode=0o700):
 
 def write_file(path, data, mode=0o600, sync=True):
     """Publish `data` under `path`: written aside, synced, renamed. Readers see the old file or the new one."""
-    aside = path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    aside = _aside(path)
     try:
-        try:
-            if mode & 0o077:
-                os.fchmod(handle, mode)  # what others are to read, they can, whatever our umask is
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
-            if sync:
-                os.fsync(handle)
-        finally:
-            os.close(handle)
+        write_new(aside, data, mode, sync)
         os.rename(aside, path)
     except BaseException:
         try:
@@ -59,6 +49,30 @@ def write_file(path, data, mode=0o600, sync=True):
         except OSError:
             pass
         raise
+
+
+def write_new(path, data, mode=0o600, sync=False):
+    """Write a file that is not there yet, where nobody looks before it is whole: aside, or in a folder of our own."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        if mode & 0o077:
+            os.fchmod(handle, mode)  # what others are to read, they can, whatever our umask is
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        if sync:
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _aside(path):
+    return path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
+
+
+def json_bytes(value):
+    """A JSON value as our files have it."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii")
 
 
 def secure(path):
@@ -98,20 +112,23 @@ def promises_room(path):
 
 def write_json(path, value, mode=0o600, sync=True):
     """`write_file` for a JSON value."""
-    write_file(path, json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii"), mode, sync)
+    write_file(path, json_bytes(value), mode, sync)
 
 
 def create_json(path, value, mode=0o600):
     """Publish a JSON file only if nothing has that name yet. True if it is ours, False if one was there before."""
-    aside = path + b"." + str(os.getpid()).encode() + os.urandom(3).hex().encode() + b".tmp"
-    write_json(aside, value, mode)
+    aside = _aside(path)
     try:
+        write_new(aside, json_bytes(value), mode, sync=True)
         os.link(aside, path)
         return True
     except FileExistsError:
         return False
     finally:
-        os.unlink(aside)
+        try:
+            os.unlink(aside)
+        except FileNotFoundError:
+            pass
 
 
 def read_file(path, limit=64 * 1024 * 1024):

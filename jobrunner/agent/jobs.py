@@ -67,14 +67,18 @@ def read_dict(path):
     return value if isinstance(value, dict) else None
 
 
-def attempts(layout, job_id):
-    """The numbers of the attempts that were begun (have a start record), ascending."""
+def attempts(layout, job_id, there=None):
+    """The numbers of the attempts that were begun (have a start record), ascending. `there` is what `listing` told."""
+    numbers = sorted(int(name) for name in (listing(layout, job_id) if there is None else there) if name.isdigit())
+    return [n for n in numbers if os.path.exists(os.path.join(layout.attempt(job_id, n), b"start.json"))]
+
+
+def listing(layout, job_id):
+    """The names in a job's folder, as bytes; none if there is no such job here."""
     try:
-        names = os.listdir(layout.job(job_id))
+        return os.listdir(layout.job(job_id))
     except OSError:
         return []
-    numbers = sorted(int(name) for name in names if name.isdigit())
-    return [n for n in numbers if os.path.exists(os.path.join(layout.attempt(job_id, n), b"start.json"))]
 
 
 def journal(layout, job_id, kind, **fields):
@@ -166,21 +170,25 @@ def state_of(verdict, entry, started, ended, lock_held):
     return "QUEUED", True
 
 
-def job_view(layout, job_id, names=None):
-    """The view of a job for clients, from its files as they are; None if there is no such job here."""
-    record = request(layout, job_id)
+def job_view(layout, job_id, names=None, record=None):
+    """The view of a job for clients, from its files as they are; None if there is no such job here.
+
+    `names` are abstract names that were just read, `record` is the job's request, where these are at hand.
+    """
+    record = request(layout, job_id) if record is None else record
     if record is None:
         return None
-    verdict = final(layout, job_id)
+    there = listing(layout, job_id)  # one look at the folder costs less than one for each file that is not there
+    verdict = final(layout, job_id) if b"final.json" in there else None
     away = verdict is not None and verdict.get("state") == MOVED
-    numbers = attempts(layout, job_id)
+    numbers = attempts(layout, job_id, there)
     newest = numbers[-1] if numbers else 0
     starts = {n: start(layout, job_id, n) or {} for n in numbers}
     ends = {n: exit_record(layout, job_id, n) for n in numbers}
     entry = None if verdict else queue_entry(layout, job_id)
     held = False if verdict else locked(layout, job_id, names)
     state, _ = state_of(verdict, entry, starts.get(newest), ends.get(newest), held)
-    view = _described(layout, job_id, record, entry)
+    view = _described(layout, job_id, record, entry, there)
     view.update(_outcome(state, verdict, starts.get(newest) or {}, newest, entry))
     view["attempts"] = [_attempt_view(layout, job_id, n, starts[n], ends[n], verdict) for n in numbers]
     view["log_bytes"] = view["attempts"][-1]["log_bytes"] if numbers else 0
@@ -189,9 +197,9 @@ def job_view(layout, job_id, names=None):
     return view
 
 
-def _described(layout, job_id, record, entry):
+def _described(layout, job_id, record, entry, there):
     run = run_of(record)
-    wish = cancel(layout, job_id)
+    wish = cancel(layout, job_id) if b"cancel.json" in there else None
     return {
         "id": job_id,
         "name": record.get("name"),
@@ -205,7 +213,7 @@ def _described(layout, job_id, record, entry):
         "sweep": _id_of(record.get("sweep")),
         "schedule": _id_of(record.get("schedule")),
         "launcher": run.get("launcher") or "nohup",
-        "warnings": warnings(layout, job_id),
+        "warnings": warnings(layout, job_id) if b"warnings.jsonl" in there else [],
     }
 
 

@@ -70,46 +70,60 @@ def enqueue(layout, job_id, request, attempt=1, delay_s=None, since=None, carry=
     return True
 
 
-def enqueue_all(layout, requests):
-    """Put new jobs into the queue, in this order; those that wait, run or ended already are left as they are."""
-    if len(requests) < 3:
-        for request in requests:
-            enqueue(layout, request["id"], request)
-        return
-    from . import together
+class Batch:
+    """Entries of new jobs that are going to be queued together, in this order: written aside first, so that they can
+    be synced with all else that is new. To be used as a context manager, which leaves nothing aside.
 
-    files.make_dir(layout.queue)
-    ready, aside = [], b"." + os.urandom(4).hex().encode() + b".tmp"
-    try:
-        for request, since in zip(requests, in_turn_all(layout, len(requests))):
-            entry = entry_for(request, 1, clock.stamp(), since=since)
-            entry["failed_before"] = trials.failed_before(layout, entry)
-            ready.append(layout.queued(request["id"]))
-            files.write_json(ready[-1] + aside, entry, sync=False)
-        together.sync_all([path + aside for path in ready])
-        for request, path in zip(requests, ready):
-            _publish(layout, request["id"], path + aside, path)
-    finally:
-        for path in ready:
+    They do not lie in the queue's folder meanwhile: a dispatcher looks at the queue whenever something changes there.
+    """
+
+    def __init__(self, layout, requests):
+        self._layout = layout
+        self._requests = requests
+        self._aside = os.path.join(layout.home, b".tmp-" + os.urandom(4).hex().encode() + b"-")
+        self.paths = []
+
+    def __enter__(self):
+        try:
+            files.make_dir(self._layout.queue)
+            for request, since in zip(self._requests, in_turn_all(self._layout, len(self._requests))):
+                entry = entry_for(request, 1, clock.stamp(), since=since)
+                entry["failed_before"] = trials.failed_before(self._layout, entry)
+                self.paths.append(self._of(request["id"]))
+                files.write_new(self.paths[-1], files.json_bytes(entry))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for path in self.paths:
             try:
-                os.unlink(path + aside)
+                os.unlink(path)
             except FileNotFoundError:
                 pass
-    if any((jobs.run_of(request).get("limits") or {}).get("on_reboot") == "crontab" for request in requests):
-        from . import reboot
 
-        reboot.keep(layout, requests[0]["id"])
+    def _of(self, job_id):
+        return self._aside + files.to_bytes(job_id)
 
+    def publish(self, requests):
+        """Queue these jobs, whose entries are on the disk; those that wait, run or have ended are left as they are."""
+        for request in requests:
+            self._publish(request["id"])
+        if any((jobs.run_of(request).get("limits") or {}).get("on_reboot") == "crontab" for request in requests):
+            from . import reboot
 
-def _publish(layout, job_id, aside, path):
-    """Give a new entry its name, unless the job waits, has begun or is over."""
-    if jobs.is_final(layout, job_id) or jobs.stale(layout, job_id, {"attempt": 1}):
-        return
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        return
-    jobs.journal(layout, job_id, "queued", attempt=1, not_before=None)
+            reboot.keep(self._layout, requests[0]["id"])
+
+    def _publish(self, job_id):
+        layout = self._layout
+        if jobs.is_final(layout, job_id) or jobs.stale(layout, job_id, {"attempt": 1}):
+            return
+        try:
+            os.link(self._of(job_id), layout.queued(job_id))
+        except FileExistsError:
+            return
+        jobs.journal(layout, job_id, "queued", attempt=1, not_before=None)
 
 
 def in_turn(layout):
@@ -122,6 +136,8 @@ def in_turn(layout):
 
 def in_turn_all(layout, count):
     """As `in_turn` for so many jobs that are queued together, one after the other."""
+    if not count:
+        return []
     path = os.path.join(layout.home, b"queue.last")
     now = time.time()
     first = round(now * 1e6)  # whole microseconds: sums of small fractions would make two of them one

@@ -9,7 +9,7 @@ import os
 import time
 
 from . import able, blobs, clock, manifest, remove, together
-from .files import AgentError, append_line, make_dir, read_json, to_bytes, to_text, write_file, write_json
+from .files import AgentError, append_line, json_bytes, make_dir, read_json, to_bytes, to_text, write_json, write_new
 from .layout import JOB_ID
 
 LATER = ("dispatcher", "jobs", "queue", "settle")  # what is imported only once there is a job to make
@@ -218,39 +218,38 @@ def _exists(layout, job_id):
     return os.path.lexists(layout.job(job_id))
 
 
-def _views(layout, ids):
+def _views(layout, ids, made=()):
+    """Views of these jobs; those of requests in `made` are what we have just published."""
     from . import jobs, leases
 
-    names = leases.held_names()
-    return {job_id: jobs.job_view(layout, job_id, names) for job_id in ids}
+    names, known = leases.held_names(), {request["id"]: request for request in made}
+    return {job_id: jobs.job_view(layout, job_id, names, known.get(job_id)) for job_id in ids}
 
 
 def commit(layout, fresh, existing):
-    """Publish `[(job, entries)]`, queue what is not queued, start the dispatcher; the answer of `stage` and `clone`."""
+    """Publish `[(job, code)]`, queue what is not queued, start the dispatcher; the answer of `stage` and `clone`."""
     from . import dispatcher, jobs, queue, settle
 
     environ = session_environ()
     shared, written = {}, []
-    folders = [(job, _build(layout, job, entries, environ, shared, written)) for job, entries in fresh]
-    together.sync_all(written)
-    made = []
-    existing = list(existing)
-    for job, aside in folders:
-        job_id = job["request"]["id"]
-        if _publish(layout, aside, job_id):
-            made.append(job)
-        else:
-            existing.append(job_id)
-    if made:
-        together.sync(layout.jobs)
-    queue.enqueue_all(layout, [job["request"] for job in made])
-    if any(jobs.run_of(job["request"]).get("device") not in (None, "cpu") for job in made):
+    made, existing = [], list(existing)
+    with queue.Batch(layout, [job["request"] for job, _ in fresh]) as entries:
+        folders = [(job["request"], _build(layout, job, code, environ, shared, written)) for job, code in fresh]
+        together.sync_all(written + entries.paths)
+        for request, aside in folders:
+            if _publish(layout, aside, request["id"]):
+                made.append(request)
+            else:
+                existing.append(request["id"])
+        if made:
+            together.sync(layout.jobs)
+        entries.publish(made)
+    if any(jobs.run_of(request).get("device") not in (None, "cpu") for request in made):
         _warn_of_never(layout, made)
     for job_id in existing:
         settle.settle(layout, job_id)
     dispatcher.ensure_running(layout)
-    ids = [job["request"]["id"] for job in made] + existing
-    return {"jobs": _views(layout, ids), "existed": existing}
+    return {"jobs": _views(layout, [request["id"] for request in made] + existing, made), "existed": existing}
 
 
 def _warn_of_never(layout, made):
@@ -258,21 +257,20 @@ def _warn_of_never(layout, made):
     from . import fitting, queue
 
     try:
-        fitting.warn_of_never(layout, [queue.entry_for(job["request"], 1, clock.stamp()) for job in made])
+        fitting.warn_of_never(layout, [queue.entry_for(request, 1, clock.stamp()) for request in made])
     except (OSError, TypeError, ValueError, KeyError):
         pass  # a warning is no reason to fail a submit that is done
 
 
-def _build(layout, job, entries, environ, shared, written):
+def _build(layout, job, code, environ, shared, written):
     """A job's folder under a name of its own; what has to be on the disk before it is published is added to `written`.
 
     Jobs of one submit share files that are alike and never written to again: the code's list, and the environment.
     """
     request = job["request"]
     aside = _new_folder(layout, request["id"])
-    os.mkdir(os.path.join(aside, b"out"), 0o700)
-    if entries is not None:
-        _write_shared(os.path.join(aside, b"manifest.json"), entries, shared, written)
+    if code is not None:
+        _write_shared(os.path.join(aside, b"manifest.json"), code, shared, written)
     _write_shared(os.path.join(aside, b"environ.json"), environ, shared, written)
     values = {b"request.json": request}
     if job.get("secrets"):
@@ -281,8 +279,8 @@ def _build(layout, job, entries, environ, shared, written):
         values[b"resume.json"] = job["resume"]
     append_line(os.path.join(aside, b"events.jsonl"), {"at": clock.stamp(), "kind": "submitted"})
     for name in sorted(values):
-        write_json(os.path.join(aside, name), values[name], sync=False)
         written.append(os.path.join(aside, name))
+        write_new(written[-1], json_bytes(values[name]))
     written.append(aside)
     return aside
 
@@ -295,7 +293,7 @@ def _write_shared(path, value, shared, written):
             return
         except OSError:
             pass  # too many links, or none to be had here
-    write_file(path, json.dumps(value, separators=(",", ":")).encode("ascii"), sync=False)
+    write_new(path, json.dumps(value, separators=(",", ":")).encode("ascii"))
     written.append(path)
     shared[id(value)] = path
 
@@ -349,7 +347,7 @@ def sweep_leftovers(layout, older_than_s=LEFTOVER_S):
     """Remove what stages that were cut left behind; the paths removed."""
     removed = []
     limit = time.time() - older_than_s
-    for folder in (layout.jobs, layout.hosts):
+    for folder in (layout.jobs, layout.hosts, layout.home):
         try:
             names = os.listdir(folder)
         except OSError:

@@ -93,7 +93,8 @@ class Supervisor:
 
     def begin(self):
         """Commit the start: start.json, then the queue's entry is removed; the command's process waits until then."""
-        files.make_dir(self.folder)
+        for folder in (self.folder, os.path.join(self.layout.job(self.job_id), b"out")):
+            files.make_dir(folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         if ahead.undo_lost_start(self.folder):
             flags |= os.O_TRUNC

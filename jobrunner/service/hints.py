@@ -22,8 +22,8 @@ _LIMITS = ("connect_s", "request_s", "retry_s")
 
 
 def ways(home: Path, hosts_file: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What is remembered under this hosts file: `{"specs": {path: alias or aliases}, "targets": {alias: options}}`; {} if
-    nothing is, or if the file has changed since."""
+    """What is remembered under this hosts file: `{"specs": {path: alias, or aliases}, "targets": {alias: options}}`; {}
+    if nothing is, or if the file has changed since."""
     return _still_so(_read(home).get(_key(hosts_file, environ)), _stamp(hosts_file))
 
 

@@ -89,6 +89,18 @@ def test_everything_in_out_where_the_spec_names_no_outputs(host: AgentHost) -> N
     assert Pull(host.channel()).names == [".hidden", "a/b", "c"]
 
 
+def test_a_waiting_job_has_nothing_to_hand_out_yet(host: AgentHost) -> None:
+    host.channel().stage([job("job00001"), job("job00002", outputs=["*.txt"], checkpoints={"paths": ["*.pt"]})], None)
+    for id_ in ("job00001", "job00002"):
+        channel = host.channel()
+        channel.send({"v": 1, "op": "collect", "id": id_})
+        assert channel.json()["files"] == []
+        assert host.ask("checkpoints", id=id_)["checkpoints"] == []
+        assert host.ask("records", jobs=[id_])["jobs"][id_]["request"]["id"] == id_
+    with pytest.raises(AgentFailed, match="no_such_file"):
+        Pull(host.channel(), paths=["*"])
+
+
 def test_the_newest_of_several_attempts(host: AgentHost, work: Path) -> None:
     put(work, {"metrics.json": b"first", "plots/only1.png": b"1"})
     os.utime(work / "metrics.json", (1_000_000, 1_000_000))

@@ -52,6 +52,7 @@ def test_every_python_from_a_zipapp(python: str, pyz: Path, tmp_path: Path) -> N
         answer = channel.stage([job("job00001", checkpoints={"paths": ["ckpt/*"]}, outputs=["*.txt"])], tree)
         assert answer["need"] == [0, 1]
         assert answer["jobs"]["job00001"]["state"] == "QUEUED"
+        (host.job("job00001") / "out").mkdir()
         (host.job("job00001") / "out" / "result.txt").write_bytes(b"fine\n")
         channel.send({"v": 1, "op": "collect", "id": "job00001"})
         assert [entry["path"] for entry in channel.json()["files"]] == ["result.txt"]

@@ -30,7 +30,9 @@ def trial(job_id: str, shell: str, parallel: int | None = None, stop_after: int 
 
 
 def go(runs: Runs, job_id: str) -> None:
-    (runs.host.job(job_id) / "out" / "go").touch()
+    out = runs.host.job(job_id) / "out"
+    out.mkdir(exist_ok=True)  # it is made when a job starts
+    (out / "go").touch()
 
 
 def states(runs: Runs, ids: list[str]) -> list[str]:
