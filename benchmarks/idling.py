@@ -43,6 +43,20 @@ def memory(bench: Bench) -> None:
             )
             bench.report.value(f"`{name}`, CPU when idle", [percent], Aim(0.1, "%"), unit="%")
         bare.communicate(b"\n")
+    _ahead(bench)
+
+
+def _ahead(bench: Bench) -> None:
+    """Private memory of what waits, forked ahead, to become the next job's supervisor and its command."""
+    spec, names = "device: npu\ncards: 4\ngrace: 1s\ncommand: [sleep, '600']\n", {"jr-spare", "jr-setup"}
+    with bench.labs() as [lab], bench.client([lab]) as (client, _):
+        client.run("submit", *(str(client.spec(spec, name)) for name in ("holder", "waits")))
+        eventually(lambda: names <= set(hosting.ours(lab.scope).values()), 30, "both")
+        time.sleep(SETTLE_S)
+        found = {name: pid for pid, name in hosting.ours(lab.scope).items()}
+        for name in sorted(names):
+            what = f"`{name}`, forked ahead, Private_Dirty"
+            bench.report.value(what, [hosting.private_mb(found[name])], Aim(8, "MB"), unit="MB")
 
 
 def queue(bench: Bench) -> None:

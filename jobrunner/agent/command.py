@@ -5,6 +5,7 @@ the supervisor, one JSON line each, which phase it is in and why it could not go
 """
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -26,6 +27,39 @@ class Plan:
         self.hccl_port = hccl_port
 
 
+def begin(layout, plan, descriptors):
+    """Become the command of a plan (the words of a `Plan`), in a process that has a session of its own.
+
+    `descriptors`: where a byte comes once the start is committed, where to tell the supervisor, what the command writes
+    to (if that is a terminal, it is the command's), and what the command inherits.
+    """
+    wait, status, output, *held = descriptors
+    _stand_on(output)
+    for descriptor in held:
+        os.set_inheritable(descriptor, True)
+
+    def committed():
+        if os.read(wait, 1) != b"g":
+            os._exit(0)
+        os.close(wait)
+
+    become(layout, Plan(*plan), status, committed)
+
+
+def _stand_on(output):
+    """Put the standard streams in place."""
+    source = output
+    if os.isatty(output):
+        import termios
+
+        fcntl.ioctl(output, termios.TIOCSCTTY, 0)
+    else:
+        source = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for number, stream in enumerate((source, output, output)):
+        os.dup2(stream, number)
+    os.close(output)
+
+
 def become(layout, plan, status, committed):
     """Set up and exec; never returns. `status` is the private descriptor (not inherited over exec).
 
@@ -33,7 +67,6 @@ def become(layout, plan, status, committed):
     """
     try:
         try:
-            _reset_signals()
             build, others = gather(layout, plan)
         finally:
             committed()
@@ -60,7 +93,8 @@ def become(layout, plan, status, committed):
         os._exit(SETUP_EXIT)
 
 
-def _reset_signals():
+def reset_signals():
+    """Signals do to this process what they do to any."""
     for number in (
         signal.SIGHUP,
         signal.SIGINT,

@@ -116,17 +116,21 @@ class Build:
         """Write down what this attempt runs with."""
         from . import runtime_record
 
-        python = None
-        if engine is None:
-            fallback = runtime.python_word(self.options, to_text(table.get(b"HOME", b"/")))
-            python = runtime_record.python_of(argv, table, to_bytes(fallback))
+        python = self.python(argv, table) if engine is None else None
         facts = dict(facts, device=self.device, cards=sorted(self.plan.cards), notes=self.notes)
         for name, key in ((b"CONDA_PREFIX", "conda"), (b"VIRTUAL_ENV", "venv")):
             facts[key] = to_text(table[name]) if name in table and engine is None else None
-        facts.update(self._vendor(table))
+        facts.update(self.versions(table))
         runtime_record.begin(self.layout, self.plan.job_id, self.plan.attempt, facts, python, table, engine)
 
-    def _vendor(self, table):
+    def python(self, argv, table):
+        """The path of the Python that the command runs by, or None."""
+        from . import runtime_record
+
+        fallback = runtime.python_word(self.options, to_text(table.get(b"HOME", b"/")))
+        return runtime_record.python_of(argv, table, to_bytes(fallback))
+
+    def versions(self, table):
         """The vendor's versions, as its own files tell them."""
         if self.device == "cpu":
             return {}

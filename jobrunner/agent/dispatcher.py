@@ -282,7 +282,7 @@ class Dispatcher:
                 self.ticket.show(facts, running)  # when all is started: a free card must not wait for what others read
                 self.fitting.warn(facts, decision)
                 if facts.waiting:
-                    starts.prepare(self.layout, self.spare, self.own(), self.handover.inlet)
+                    starts.prepare(self.layout, facts.waiting[0], self.spare, self.own(), self.handover.inlet)
                 patience = min(self.patience(facts.waiting, names), self.ahead.begin(facts.waiting))
                 if decision.yields_to:
                     patience = min(patience, YIELD_S)

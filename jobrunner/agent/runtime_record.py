@@ -81,7 +81,7 @@ def begin(layout, job_id, attempt, facts, python=None, environment=None, engine=
     """
     try:
         record = dict(facts, v=1, at=clock.stamp(), python=None, packages={})
-        known = _known(layout, python, environment) if python else None
+        known = remembered(layout, python, environment) if python else None
         if known:
             record.update(known)
         write(layout, job_id, attempt, record)
@@ -206,7 +206,7 @@ def _path(layout, key):
     return os.path.join(layout.home, b"pythons", key.encode() + b".json")
 
 
-def _known(layout, python, environment):
+def remembered(layout, python, environment):
     """The facts about a Python that was asked before, if none of its folders has changed since; else None."""
     kept = jobs.read_dict(_path(layout, _key(python, environment)))
     if not kept:

@@ -1,8 +1,8 @@
-"""A process that is forked ahead and becomes the supervisor of the job that starts next: a card that comes free need
-not wait for a fork, nor for a new process to find its memory.
+"""A process that is forked ahead of its work: a card that comes free need not wait for a fork, nor for a new process to
+find its memory. `jr-spare` becomes the supervisor of the job that starts next, its child `jr-setup` that job's command.
 
-It knows nothing of any job until it is given one: what a supervisor is forked with otherwise comes in one message, the
-job's lock and its leases with it. It ends with its dispatcher. One that was killed is not made again: starts fork then.
+It knows nothing of any job until it is given one: what a child is forked with otherwise comes in one message, with the
+descriptors that it is to have. It ends with its parent. One that was killed is not made again: starts fork then.
 """
 
 import _socket
@@ -11,22 +11,27 @@ import os
 import signal
 import sys
 
-from . import kernel, leases
+from . import kernel, leases, procs
 
 LIMIT = 1 << 16  # a longer message is not sent
 MOST = 250  # descriptors in one message
 
 
 class Spare:
-    """The dispatcher's end: at most one such process at a time."""
+    """The parent's end: at most one such process at a time."""
 
-    def __init__(self):
+    def __init__(self, name=b"jr-spare"):
+        self._name = name
         self._pid = self._socket = None
         self._wanted = True
 
-    def make(self, become, drop):
-        """Fork it, unless there is one, or was one that ended by itself. It keeps none of `drop`, and ends with what
-        `become(told, lock, leases)` returns."""
+    def make(self, prepare, drop=None):
+        """Fork it, unless there is one, or was one that ended by itself. It keeps none of `drop`; without that, nothing
+        but the standard streams.
+
+        In it `prepare()` comes first. What that returns, `become(told, descriptors)`, is called once there is work; the
+        process ends with what it returns.
+        """
         if self._pid is not None or not self._wanted:
             return
         ends = []
@@ -44,11 +49,14 @@ class Spare:
             return
         status = 70
         try:
+            kernel.name_process(self._name)
             kernel.die_with_parent(signal.SIGKILL)
-            kernel.name_process(b"jr-spare")
             ours.close()
-            leases.release(drop)
-            status = _wait(theirs, become)
+            if drop is None:
+                procs.close_all_but([0, 1, 2, theirs.fileno()])
+            else:
+                leases.release(drop)
+            status = _wait(theirs, prepare())
         except BaseException:
             import traceback
 
@@ -56,18 +64,23 @@ class Spare:
         finally:
             os._exit(status)
 
-    def give(self, told, lock, held):
-        """Have it supervise a job: `told` is JSON. Its pid; None if there is none to take it. Our copies stay."""
-        pid, data, rights = self._pid, json.dumps(told).encode("ascii"), _packed([lock, *held])
-        if pid is None or len(held) >= MOST or len(data) > LIMIT:
+    def give(self, told, descriptors):
+        """Have it do its work: `told` is JSON. Its pid; None if there is none to take it. Our copies stay."""
+        pid, data, rights = self._pid, json.dumps(told).encode("ascii"), _packed(descriptors)
+        if pid is None or len(descriptors) > MOST or len(data) > LIMIT:
             return None
         try:
             self._socket.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
         except OSError:
             return None  # it was killed
-        self._socket.close()
-        self._pid = self._socket = None
+        self.close()
         return pid
+
+    def close(self):
+        """Have nothing to do with it any more: unless it was given work, it ends."""
+        if self._socket is not None:
+            self._socket.close()
+        self._pid = self._socket = None
 
     def descriptors(self):
         """What other children must not keep of it."""
@@ -77,21 +90,19 @@ class Spare:
         """True if that child was it."""
         if pid != self._pid:
             return False
-        self._socket.close()
-        self._pid = self._socket = None
+        self.close()
         self._wanted = False
         return True
 
 
 def _wait(sock, become):
-    """Wait for a job, or for the end of the dispatcher."""
-    data, ancillary, _, _ = sock.recvmsg(LIMIT, _socket.CMSG_SPACE(4 * (MOST + 1)), _socket.MSG_CMSG_CLOEXEC)
+    """Wait for work, or for the end of the parent."""
+    data, ancillary, _, _ = sock.recvmsg(LIMIT, _socket.CMSG_SPACE(4 * MOST), _socket.MSG_CMSG_CLOEXEC)
     sock.close()
     if not data:
         return 0
-    kernel.die_with_parent(0)
-    lock, *held = [number for _, _, rights in ancillary for number in _unpacked(rights)]
-    return become(json.loads(data.decode("ascii")), lock, held)
+    descriptors = [number for _, _, rights in ancillary for number in _unpacked(rights)]
+    return become(json.loads(data.decode("ascii")), descriptors)
 
 
 def _packed(numbers):

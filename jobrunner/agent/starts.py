@@ -3,7 +3,7 @@
 import gc
 import os
 
-from . import files, jobs, leases, procs, trials
+from . import files, first, jobs, kernel, leases, procs, trials
 from .layout import card_name
 
 _loaded = False
@@ -91,16 +91,33 @@ def start(layout, entry, cards, lock, held, drop, inlet=None, spare=None):
     pid = None
     if not other:
         load()
-        pid = spare.give([entry, cards], lock, held) if spare is not None else None
+        pid = spare.give([entry, cards], [lock, *held]) if spare is not None else None
     pid = pid or _fork(layout, entry, cards, lock, held, drop, inlet, other)
     leases.release([lock, *held])
     return pid
 
 
-def prepare(layout, spare, drop, inlet):
-    """Have a spare process ready for the next start, once there was one."""
+def prepare(layout, entry, spare, drop, inlet):
+    """Have the processes of the next start ready, once there was one: supervisor and command. `entry` is of the job
+    that may be next."""
     if _loaded:
-        spare.make(lambda told, lock, held: _supervise(layout, told[0], told[1], lock, held, inlet), drop)
+        from . import rehearsal  # noqa: F401 - once for all of them
+
+        spare.make(lambda: _ready(layout, entry, inlet), drop)
+
+
+def _ready(layout, entry, inlet):
+    from . import rehearsal
+
+    one = first.ahead(layout, entry)
+    rehearsal.quietly(rehearsal.of_supervisor, layout, entry)
+
+    def become(told, descriptors):
+        kernel.die_with_parent(0)
+        entry, cards = told
+        return _supervise(layout, entry, cards, descriptors[0], descriptors[1:], inlet, one)
+
+    return become
 
 
 def _fork(layout, entry, cards, lock, held, drop, inlet, other):
@@ -164,12 +181,12 @@ def _run_other(layout, entry, cards, lock, held, place):
     os.execve(argv[0], argv, procs.own_environment())
 
 
-def _supervise(layout, entry, cards, lock, held, inlet):
+def _supervise(layout, entry, cards, lock, held, inlet, ahead=None):
     os.setsid()
     attempt = entry.get("attempt") or 1
     from . import supervisor
 
-    return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry, inlet).run()
+    return supervisor.Supervisor(layout, entry["id"], attempt, lock, held, cards, entry, inlet, ahead).run()
 
 
 def _other_agent(layout, entry):

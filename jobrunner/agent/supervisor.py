@@ -13,6 +13,7 @@ from . import (
     ending,
     evidence,
     files,
+    first,
     jobs,
     kernel,
     logguard,
@@ -30,14 +31,16 @@ from .files import AgentError
 
 
 class Supervisor:
-    """Supervises one attempt. `lock`: the job's; `held`: what the command inherits (leases of cards and ports)."""
+    """Supervises one attempt. `lock`: the job's; `held`: what the command inherits (leases of cards and ports);
+    `first`: the process that is to become the command, if it was forked ahead."""
 
     adopted = False
 
-    def __init__(self, layout, job_id, attempt, lock, held=(), cards=(), entry=None, inlet=None):
+    def __init__(self, layout, job_id, attempt, lock, held=(), cards=(), entry=None, inlet=None, first=None):
         self.layout, self.job_id, self.attempt = layout, job_id, attempt
         self.lock, self.held, self.cards = lock, list(held), sorted(cards)
         self.entry = entry or {}
+        self.first = first
         self.inlet = inlet  # where the dispatcher that started us hears of our end
         self.request = jobs.request(layout, job_id) or {"id": job_id}
         self.run_spec = jobs.run_of(self.request)
@@ -108,7 +111,7 @@ class Supervisor:
             self.layout, self.job_id, self.attempt, self.log
         )
         kernel.become_subreaper()
-        go = self.fork_command()
+        go = self.start_process()
         records = room.records(self.layout, self.job_id, self.attempt)
         for path in records:
             room.reserve(path, sync=False)
@@ -149,16 +152,14 @@ class Supervisor:
         self.ports = [first for first, _ in taken]
         self.held += [lock for _, lock in taken]
 
-    def fork_command(self):
-        """Fork the command's process, which waits for a byte; returns the descriptor to write it to."""
+    def start_process(self):
+        """Give the command's process its plan; it waits for a byte then. Returns the descriptor to write that to."""
         status_read, status_write = os.pipe()
         wait, go = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                self.in_child(status_write, wait, (status_read, go))
-            finally:
-                os._exit(127)
+        ports = [*self.ports, None, None]
+        plan = [self.job_id, self.attempt, self.cards, ports[0], ports[1]]
+        inherited = [wait, status_write, self.terminal.output(), *self.held]
+        child = first.start(self.layout, self.first, plan, inherited)
         os.close(wait)
         os.close(status_write)
         os.set_blocking(status_read, False)
@@ -167,29 +168,6 @@ class Supervisor:
         self.terminal.started()
         self.poll_for(status_read)
         return go
-
-    def in_child(self, status, wait, others):
-        """In the command's process: keep what it is to inherit, close the rest, and become the command once the start
-        is committed."""
-        kernel.die_with_parent(signal.SIGKILL)
-        kernel.name_process(b"jr-setup")
-        for descriptor in others:
-            os.close(descriptor)
-        os.setsid()
-        self.terminal.enter()
-        procs.close_all_but([0, 1, 2, status, wait, *self.held])
-        for descriptor in self.held:
-            os.set_inheritable(descriptor, True)
-        from . import command
-
-        def committed():
-            if os.read(wait, 1) != b"g":
-                os._exit(0)
-            os.close(wait)
-
-        ports = [*self.ports, None, None]
-        plan = command.Plan(self.job_id, self.attempt, self.cards, ports[0], ports[1])
-        command.become(self.layout, plan, status, committed)
 
     def record_start(self, sync=True):
         """Write start.json: who supervises, what it started, with which cards."""

@@ -58,5 +58,5 @@ def test_no_room_for_a_spare_process_is_no_trouble(monkeypatch: pytest.MonkeyPat
     one: Any = spare.Spare()  # type: ignore[no-untyped-call]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fork", full)
-        one.make(lambda *_: 0, [])
-    assert not one.descriptors() and one.give(["x"], 0, []) is None
+        one.make(lambda: None)
+    assert not one.descriptors() and one.give(["x"], []) is None

@@ -1,7 +1,5 @@
 """Started plainly: nothing to read, output straight into the log."""
 
-import os
-
 
 class Terminal:
     """Where a command's standard streams go, and what of it the supervisor has to serve. This one: nothing."""
@@ -9,15 +7,12 @@ class Terminal:
     def __init__(self, log):
         self._log = log
 
-    def enter(self):
-        """In the command's process, already in its own session: put the streams in place."""
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(self._log, 1)
-        os.dup2(self._log, 2)
+    def output(self):
+        """What the command writes to; a terminal is what it reads from, too."""
+        return self._log
 
     def started(self):
-        """In the supervisor, once the command's process exists."""
+        """The command's process has that now."""
 
     def descriptors(self):
         """What to poll for reading."""

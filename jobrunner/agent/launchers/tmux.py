@@ -79,10 +79,8 @@ class Terminal:
         mode[1] &= ~termios.ONLCR
         termios.tcsetattr(self._slave, termios.TCSANOW, mode)
 
-    def enter(self):
-        fcntl.ioctl(self._slave, termios.TIOCSCTTY, 0)
-        for number in (0, 1, 2):
-            os.dup2(self._slave, number)
+    def output(self):
+        return self._slave
 
     def started(self):
         os.close(self._slave)
