@@ -11,6 +11,8 @@ from . import packs
 from .files import AgentError, make_dir, to_text
 
 FRESH_S = 3600.0  # a blob found by a stage is touched if older, so that cleaning (after a day) never takes it away
+PART = b".tmp-part-"
+PARTED = 1024 * 1024  # no client sends less in ranges
 MARGIN = 64 * 1024 * 1024
 
 
@@ -18,6 +20,38 @@ def path_of(layout, digest):
     """Where the content with this hash lies, or would."""
     name = digest.encode("ascii")
     return os.path.join(layout.blobs, name[:2], name)
+
+
+def part_of(layout, digest):
+    """Where a big content gathers that comes in ranges (`parts`)."""
+    name = digest.encode("ascii")
+    return os.path.join(layout.blobs, name[:2], PART + name)
+
+
+def gathered(layout, digest, size):
+    """How many bytes of a content earlier tries have brought in ranges: so much less room is needed for it."""
+    if size < PARTED:
+        return 0
+    try:
+        return min(size, os.lstat(part_of(layout, digest)).st_blocks * 512)
+    except OSError:
+        return 0
+
+
+def paths(layout):
+    """`(path, name)` of every content that is a file of its own, and of what lies beside them."""
+    try:
+        folders = os.listdir(layout.blobs)
+    except OSError:
+        return
+    for folder in folders:
+        full = os.path.join(layout.blobs, folder)
+        try:
+            names = os.listdir(full)
+        except OSError:
+            continue
+        for name in names:
+            yield os.path.join(full, name), name
 
 
 def missing(layout, wanted):

@@ -9,7 +9,7 @@ import re
 import stat
 import time
 
-from . import checkpoints, clock, inside, jobs, manifest, packs, queue, remove, trials
+from . import blobs, checkpoints, clock, inside, jobs, manifest, packs, parts, queue, remove, trials
 from .files import AgentError, append_line, read_file, read_json, to_bytes, to_text
 from .layout import JOB_ID
 from .working import Working
@@ -35,10 +35,10 @@ class Cleaner:
         self.now = now
         self.removed = []
 
-    def drop(self, path, why):
+    def drop(self, path, why, how=remove.tree):
         """Note, and unless it is a trial remove, one file or tree."""
         size = remove.size(path, self.working)
-        if self.dry_run or remove.tree(path, self.working):
+        if self.dry_run or how(path, self.working):
             self.removed.append({"path": to_text(path), "bytes": size, "why": why})
 
 
@@ -206,7 +206,7 @@ def _clean_blobs(cleaner, old):
         except AgentError:
             return
         named.update(entry[4].encode("ascii") for entry in entries if entry[0] == "f")
-    for path, name in _blobs(layout):
+    for path, name in blobs.paths(layout):
         cleaner.working()
         if name not in named and not name.startswith(b".") and _older(path, cleaner.now - DAY):
             cleaner.drop(path, "content that no job here needs any more")
@@ -217,21 +217,6 @@ def _clean_blobs(cleaner, old):
             cleaner.drop(path, "contents that no job here needs any more")
             if not cleaner.dry_run:
                 packs.remove(path + b".idx")
-
-
-def _blobs(layout):
-    try:
-        folders = os.listdir(layout.blobs)
-    except OSError:
-        return
-    for folder in folders:
-        full = os.path.join(layout.blobs, folder)
-        try:
-            names = os.listdir(full)
-        except OSError:
-            continue
-        for name in names:
-            yield os.path.join(full, name), name
 
 
 def _older(path, limit):
@@ -289,7 +274,7 @@ def _running_agents():
 def _clean_leftovers(cleaner):
     layout = cleaner.layout
     folders = [layout.root, layout.agents, layout.hosts, layout.home, layout.jobs, layout.queue]
-    folders += [layout.packs, *sorted({os.path.dirname(path) for path, _ in _blobs(layout)})]
+    folders += [layout.packs, *sorted({os.path.dirname(path) for path, _ in blobs.paths(layout)})]
     for job_id in jobs.all_ids(layout):  # its folder, and those of its attempts
         folders += [os.path.dirname(top) for top, _ in checkpoints.places(layout, job_id)]
     for folder in folders:
@@ -301,6 +286,7 @@ def _clean_leftovers(cleaner):
             path = os.path.join(folder, name)
             try:
                 if _ASIDE.match(name) and os.lstat(path).st_mtime < cleaner.now - DAY:
-                    cleaner.drop(path, "left over from something that was cut off")
+                    how = parts.forget if name.startswith(blobs.PART) else remove.tree
+                    cleaner.drop(path, "left over from something that was cut off", how)
             except OSError:
                 continue

@@ -2,9 +2,11 @@
 
 It gathers in `.tmp-part-<sha256>` beside the contents and gets its name when the hash of the whole is right. One
 channel, the keeper, hashes what the others bring as far as it goes without a gap, and gives the name. It holds a lock,
-so that two submits never gather the same content at once; only its own client's channels write.
+so that two submits never gather the same content at once; only its own client's channels write. What a full disk cuts
+short goes at once, what was given up otherwise after a day.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -14,11 +16,12 @@ from . import blobs
 from .files import AgentError, make_dir
 from .parted import Parted, read_at
 from .rpc import ClientGone, parse
-from .working import Working
+from .working import Working, nobody_waits
 
 BLOCK = 1024 * 1024
 LOOK_S = 0.01
 LOCK_S = 5.0
+DAY = 86400.0
 IDLE_S = 600.0  # a keeper for whom nothing has come for so long gives up: what is there is kept
 
 
@@ -28,36 +31,35 @@ def run(session, request):
     good = isinstance(digest, str) and len(digest) == 64 and not set(digest) - set("0123456789abcdef")
     if not good or not isinstance(size, int) or size <= 0:
         raise AgentError("bad_request", "no content: {!r}".format(digest))
-    path = _path(session.layout, digest)
+    path = blobs.part_of(session.layout, digest)
     if request.get("keep"):
         return _keep(session, path, digest, size)
     return _take(session, path, size)
-
-
-def _path(layout, digest):
-    return os.path.join(layout.blobs, digest[:2].encode("ascii"), b".tmp-part-" + digest.encode("ascii"))
 
 
 def _keep(session, path, digest, size):
     make_dir(os.path.dirname(path))
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if not _locked(session, handle):
-            return {"kept": False}
-        seen = os.fstat(handle)
-        if (seen.st_dev, seen.st_ino) != _identity(path):
-            return {"kept": False}  # whoever had the lock has just given it its name
+        if not _locked(session, handle) or not _is_at(path, handle):
+            return {"kept": False}  # another submit gathers it, or has just given it its name
         os.utime(path)  # cleaning leaves it alone for another day
+        sweep(session.layout)
         part = Parted(handle, size)
         session.send_json({"lack": [list(gap) for gap in part.missing()]})
         if _follow(session, part) != digest:
-            os.unlink(path)
+            _drop(path, handle)
             raise AgentError(
                 "changed", "a file changed while it was being sent", "Submit again: the folder is read anew."
             )
         part.finish()
+        if not _is_at(path, handle):
+            raise AgentError("changed", "what was being sent was taken away meanwhile", "Submit again.")
         os.rename(path, blobs.path_of(session.layout, digest))
         return {"kept": True}
+    except OSError as error:
+        _make_room(error, path, handle)
+        raise
     finally:
         os.close(handle)
 
@@ -75,12 +77,54 @@ def _locked(session, handle):
             time.sleep(LOOK_S)
 
 
-def _identity(path):
+def _is_at(path, handle):
+    """True if a name still leads to the file behind a descriptor."""
     try:
-        seen = os.lstat(path)
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
     except OSError:
-        return None
-    return seen.st_dev, seen.st_ino
+        return False
+
+
+def _drop(path, handle):
+    """Remove a name that leads to the file behind a descriptor."""
+    if _is_at(path, handle):
+        os.unlink(path)
+
+
+def _make_room(error, path, handle):
+    """Where the disk is full, what has come so far only keeps others, and the next try, from the room."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        _drop(path, handle)
+        error.filename = os.path.dirname(path)  # for the message
+
+
+def sweep(layout):
+    """Remove what uploads left that were given up over a day ago."""
+    for path, name in blobs.paths(layout):
+        if name.startswith(b".tmp-"):
+            forget(path)
+
+
+def forget(path, working=nobody_waits):
+    """Remove what nothing came to for a day, unless an upload has just gone on with it. True if it went."""
+    working()
+    limit = time.time() - DAY
+    try:
+        if os.lstat(path).st_mtime >= limit:
+            return False
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever waits for it sees that the name is gone
+        if os.fstat(handle).st_mtime >= limit or not _is_at(path, handle):
+            return False
+        os.unlink(path)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def _follow(session, part):
@@ -132,5 +176,8 @@ def _take(session, path, size):
                 at = message.get("from")
                 if not isinstance(at, int) or at < 0:
                     raise AgentError("bad_request", "no place in a content: {!r}".format(at))
+    except OSError as error:
+        _make_room(error, path, handle)
+        raise
     finally:
         os.close(handle)

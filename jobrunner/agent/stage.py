@@ -56,7 +56,8 @@ def run(session, request):
         make_dir(layout.blobs)
         need = blobs.missing(layout, wanted)
         size, names = manifest.total(entries)
-        blobs.check_space(layout.root, sum(wanted[index][1] for index in need) + size, len(need) + names)
+        come = sum(wanted[index][1] - blobs.gathered(layout, *wanted[index]) for index in need)
+        blobs.check_space(layout.root, come + size, len(need) + names)
     existing = [job["request"]["id"] for job in jobs if job not in fresh]
     message = {"need": need}
     if existing:

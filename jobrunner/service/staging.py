@@ -242,6 +242,8 @@ def _send_blobs(
                 continue
             for _, pieces in iter_blobs(tree, [index]):
                 for piece in pieces:
+                    if stream.answered:
+                        stream.read_json()  # before its time: it says what went wrong there
                     stream.send_bytes(piece)
                     size += len(piece)
                     advance(len(piece))

@@ -99,6 +99,8 @@ class Uploads:
                         break
                     stream.send_json({"from": at})
                     while at < end and not crew.stop.is_set():
+                        if stream.answered:
+                            stream.read_json()  # before its time: it says what went wrong there
                         count = min(BLOCK, end - at)
                         if not stream.send_range(handle, at, count):
                             raise ChangedError(path, "it is shorter")

@@ -182,6 +182,11 @@ class ByteStream:
         """True if another request may be made on this channel."""
         return self._on_close is not None and not self._channel.closed and not self._channel.eof_received
 
+    @property
+    def answered(self) -> bool:
+        """True if something has come that was not read yet."""
+        return self._at < len(self._buffer) or bool(self._channel.recv_ready())
+
     def close(self) -> None:
         """Give the channel back. What the agent still does for it, it stops."""
         if self._on_close is None:

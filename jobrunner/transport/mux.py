@@ -229,6 +229,10 @@ class MuxChannel:
                 self._reading.unregister(errors)  # they are at their end
             raise TimeoutError
 
+    def recv_ready(self) -> bool:
+        with self._using() as open_:
+            return open_ and self._ready(1, select.POLLIN, 0.0, only=select.POLLIN)
+
     def recv_stderr(self, count: int) -> bytes:
         """What it writes to standard error; b"" at the end. Raises TimeoutError."""
         with self._using() as open_:
