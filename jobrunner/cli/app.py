@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
         out.say("interrupted")
         code = 130
     except ClickException as error:
-        return _refuse(out, error)
+        return _refuse(out, error, arguments)
     except (JobrunnerError, OutputClosed) as error:  # `jobrunner --help > /dev/full`, `jobrunner --help | head -1`
         return _give_up(out, error)
     return code if isinstance(code, int) else 0
@@ -124,9 +124,21 @@ def _options(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: list(arguments).index("--")] if "--" in arguments else arguments
 
 
-def _refuse(out: Output, error: Any) -> int:
+def _called(arguments: Sequence[str]) -> str:
+    """The program and the command that these arguments name, with its group."""
+    command: Any = typer.main.get_command(_app())
+    names = [PROGRAM]
+    for word in arguments:
+        inner = getattr(command, "commands", {}).get(word)
+        if inner is not None:
+            command = inner
+            names.append(word)
+    return " ".join(names)
+
+
+def _refuse(out: Output, error: Any, arguments: Sequence[str]) -> int:
     """Say what is wrong with the command line. Alone, `jobrunner` and `jobrunner hosts` just show their help."""
-    problem, out.command = from_click(error, PROGRAM)
+    problem, out.command = from_click(error, PROGRAM, lambda: _called(arguments))
     if type(error).__name__ == "NoArgsIsHelpError" and not out.json:
         tell(error.format_message() + "\n")
         return 2

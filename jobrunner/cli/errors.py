@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,15 @@ def as_text(error: JobrunnerError) -> str:
     return "\n".join(lines)
 
 
-def from_click(error: Any, program: str) -> tuple[JobrunnerError, str]:
-    """A parser's complaint as one of our errors, and the command (without the program's name) that it is about."""
+def from_click(error: Any, program: str, called: Callable[[], str]) -> tuple[JobrunnerError, str]:
+    """A parser's complaint as one of our errors, and the command (without the program's name) that it is about.
+
+    `called` tells the program and command where the parser does not: of an option without its value, for one.
+    """
     from jobrunner.core.errors import UsageError
 
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else program
+    path = context.command_path if context is not None else called()
     if type(error).__name__ == "NoArgsIsHelpError":
         message = f"{path}: a command is missing"
     else:

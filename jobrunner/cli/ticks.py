@@ -16,6 +16,7 @@ from jobrunner.cli.command import command
 from jobrunner.cli.output import Output
 from jobrunner.cli.scheduleviews import promotion_table, tick_lines
 from jobrunner.cli.words import duration, local
+from jobrunner.core.errors import UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -64,7 +65,9 @@ def serve(
     """
     from jobrunner.service import serve as service
 
-    longest = duration(every) if every else None
+    longest = duration(every) if every is not None else None
+    if longest is not None and longest < 1:
+        raise UsageError(f"--every {every}: that would be without a pause", remedy="write 1s or more")
     with _ended_by_term():
         try:
             for result in service.serve(out.session, every=longest, sleep=time.sleep):

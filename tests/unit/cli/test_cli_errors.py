@@ -54,6 +54,28 @@ def test_usage_errors_name_the_help(cli):
     assert "ls" in cli("lss").err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["ls", "--name"], "ls"),
+        (["wait", "k3", "--timeout"], "wait"),
+        (["--hosts", "x.yaml", "hosts", "add", "npu-a", "--address"], "hosts add"),
+        (["ls", "--all=yes"], "ls"),
+        (["--transport"], ""),
+    ],
+)
+def test_an_option_without_its_value_names_its_command(cli, arguments, command):
+    at = len(arguments) - 1
+    refused = cli(*arguments[:at], "--json", *arguments[at:])
+    assert refused.code == 2 and refused.doc["command"] == command
+    assert refused.doc["errors"][0]["remedy"] == f"see `{f'jobrunner {command}'.strip()} --help`"
+
+
+@pytest.mark.parametrize("every", ["0s", "0", "0.5s", "", "soon"])
+def test_serve_does_not_run_without_a_pause(cli, every):
+    assert cli("serve", "--every", every, "--json").doc["errors"][0]["code"] == "usage"
+
+
 def test_an_interrupt_that_a_library_wraps(cli, fake):
     """Ctrl-C while pydantic builds a model is a SchemaError whose text ends with the interrupt's name."""
     fake.answers["jobs.show"] = RuntimeError("Error building the validator:\n  KeyboardInterrupt: ")
