@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import Any
 
 from jobrunner.core.states import JobState
@@ -36,6 +36,4 @@ class JobRow:
 
     def as_json(self) -> dict[str, Any]:
         """The row with exactly the contract's keys."""
-        row = asdict(self)
-        row["state"] = self.state.value
-        return row
+        return {**vars(self), "state": self.state.value, "cards": list(self.cards)}

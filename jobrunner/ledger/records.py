@@ -13,6 +13,7 @@ from jobrunner.core.states import JobState
 from jobrunner.core.values import dataclass
 
 ROW_COLUMNS = ", ".join(f.name for f in fields(JobRow))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str)
 _STATES = {state.value: state for state in JobState}
 
 
@@ -178,13 +179,12 @@ def job_row(row: Sequence[Any]) -> JobRow:
 
 def row_values(row: JobRow) -> dict[str, Any]:
     """The columns of a JobRow, as they are stored."""
-    values = {f.name: getattr(row, f.name) for f in fields(JobRow)}
-    return {**values, "state": row.state.value, "cards": dump(row.cards), "unreachable": int(row.unreachable)}
+    return {**vars(row), "state": row.state.value, "cards": dump(row.cards), "unreachable": int(row.unreachable)}
 
 
 def dump(value: Any) -> str:
     """JSON as it is stored: plain ASCII, so that any text (lone surrogates too) survives."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, default=str)
+    return _ENCODER.encode(value)
 
 
 def load(text: str | None, default: Any) -> Any:

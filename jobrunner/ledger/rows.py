@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 Conflict = Literal["fail", "ignore", "replace"]
@@ -29,8 +30,24 @@ class Writer:
         conversions: Mapping[str, str] | None = None,
     ) -> None:
         """Insert rows, mappings of column to value. `conversions` are SQL expressions of `?` for some columns."""
-        conversions = conversions or {}
+        special = tuple(conversions.items()) if conversions else ()
         for row in rows:
-            columns = ", ".join(f'"{name}"' for name in row)
-            places = ", ".join(conversions.get(name, "?") for name in row)
-            self.conn.execute(f'{_VERB[on_conflict]} INTO "{table}" ({columns}) VALUES ({places})', tuple(row.values()))
+            self.conn.execute(_insert(table, tuple(row), on_conflict, special), tuple(row.values()))
+
+    def update(self, table: str, key: str, value: Any, changes: Mapping[str, Any]) -> None:
+        """Change some columns, at least one, of the rows that have a value in the column `key`."""
+        self.conn.execute(_update(table, tuple(changes), key), (*changes.values(), value))
+
+
+@lru_cache(maxsize=64)
+def _insert(table: str, names: tuple[str, ...], on_conflict: Conflict, special: tuple[tuple[str, str], ...]) -> str:
+    conversions = dict(special)
+    columns = ", ".join(f'"{name}"' for name in names)
+    places = ", ".join(conversions.get(name, "?") for name in names)
+    return f'{_VERB[on_conflict]} INTO "{table}" ({columns}) VALUES ({places})'
+
+
+@lru_cache(maxsize=64)
+def _update(table: str, names: tuple[str, ...], key: str) -> str:
+    columns = ", ".join(f'"{name}" = ?' for name in names)
+    return f'UPDATE "{table}" SET {columns} WHERE "{key}" = ?'

@@ -50,7 +50,6 @@ def apply_views(
 ) -> dict[str, Outcome]:
     """Take over what one host said about many jobs. A job that the host does not know (None) is passed over."""
     outcomes: dict[str, Outcome] = {}
-    changed: list[dict[str, Any]] = []
     for id_, view in views.items():
         if view is None:
             continue
@@ -73,10 +72,9 @@ def apply_views(
             save_attempts(db, id_, view.get("attempts"))
             if view.get("cancel_requested_at") or columns.get("final") or stored["final"]:
                 applied(db, [id_], sighting.seen_at)
-        if columns:
-            changed.append({**stored, **columns, "updated_at": sighting.seen_at})
-    if changed:
-        db.insert("jobs", changed, "replace")
+        if columns:  # indexes of what stays as it is need not be written again
+            new = {name: value for name, value in columns.items() if stored[name] != value}
+            db.update("jobs", "id", id_, {**new, "updated_at": sighting.seen_at})
     return outcomes
 
 

@@ -190,8 +190,9 @@ def forget_unless_there(session: Session, alias: str, ids: Sequence[str], error:
 
 def _once(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree: Tree | None) -> Sent:
     link = session.link(alias)
-    packed = _packed(tree.manifest) if tree is not None else None
-    many = {"jobs_z": _packed(list(jobs))} if len(jobs) > FEW else {"jobs": list(jobs)}
+    with session.timings.phase("request"):
+        packed = _packed(tree.manifest) if tree is not None else None
+        many = {"jobs_z": _packed(list(jobs))} if len(jobs) > FEW else {"jobs": list(jobs)}
     with link.stream("stage", manifest_z=packed, **many) as stream:
         answer, files, size = stream.read_json(), 0, 0
         if "ok" not in answer:

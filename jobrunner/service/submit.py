@@ -169,8 +169,9 @@ def _send(session: Session, shipments: list[Shipment], only: str | None) -> Subm
     """Note every job, send them host by host (one exchange a host and tree), note what the hosts answered."""
     me = submitters.Submitter(session.home)
     try:
-        for shipment in shipments:
-            _note(session, shipment, only, me)
+        with session.timings.phase("ledger"):
+            for shipment in shipments:
+                _note(session, shipment, only, me)
         outcomes = _stage_all(session, shipments)
     finally:
         me.close()

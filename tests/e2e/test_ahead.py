@@ -62,7 +62,8 @@ def test_a_sweep_goes_ahead_to_all_hosts_that_took_their_share(tmp_path: Path) -
         asked = ahead._asked(["submit", str(path)])
         assert asked is not None and sorted(ahead._aliases(asked, ways, client.folder)) == ["one", "two"]
         before = [logins(lab) for lab in (one, two)]
-        told = json.loads(client.run("submit", str(path), "--json").stdout)
+        told = json.loads(client.run("submit", str(path), "--json", "--timings").stdout)
+        assert min(told["timings"][phase] for phase in ("ledger", "request", "host work")) > 0
         assert [logins(lab) for lab in (one, two)] == [count + 1 for count in before]
         client.run("wait", *(job["id"] for job in told["data"]["jobs"]))
 

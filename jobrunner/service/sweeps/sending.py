@@ -256,15 +256,16 @@ def _stage(work: _Work, trials: Sequence[Trial], found: Spread) -> None:
         )  # fmt: skip
         request = _request(work, trial, row, plain, ids, client, (found.shares or {}).get(host))
         items.append(Sending(trial, row, request, trial.job))
-    staged = set(
-        session.ledger.sweeps.stage(
-            items,
-            spec_digest=digest_of(sweep),
-            code_digest=sweep.code_digest,
-            submitter=work.me.as_json(),
-            at=work.at,
+    with session.timings.phase("ledger"):
+        staged = set(
+            session.ledger.sweeps.stage(
+                items,
+                spec_digest=digest_of(sweep),
+                code_digest=sweep.code_digest,
+                submitter=work.me.as_json(),
+                at=work.at,
+            )
         )
-    )
     for item in items:
         if item.row.id in staged:
             work.add(item.row.host or "", item.request, resumed=False)

@@ -97,8 +97,9 @@ def send(session: Session, ready: Prepared, spec_digest: str) -> SubmitResult:
     """Send a sweep's trials, or go on with an identical submit that was cut. Errors of hosts are in the result."""
     me = submitters.Submitter(session.home)
     try:
-        sweep, resumed = _begin(session, ready, spec_digest, me)
-        trials = _first_trials(session, ready, sweep)
+        with session.timings.phase("ledger"):
+            sweep, resumed = _begin(session, ready, spec_digest, me)
+            trials = _first_trials(session, ready, sweep)
         done = deliver(
             session, sweep, ready.item.spec, trials,
             at=now(), secrets=ready.item.secrets, code=Code(ready.tree), facts=ready.facts, me=me,
