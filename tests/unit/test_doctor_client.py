@@ -96,6 +96,16 @@ def test_without_any_host_this_machine_is_checked(tmp_path: Path) -> None:
     assert all(set(check) == {"name", "ok", "found", "remedy"} for check in checks.values())
 
 
+def test_the_ssh_configuration_that_is_told_is_the_one_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.setenv("HOME", str(tmp_path))  # which OpenSSH does not go by
+    with session(tmp_path) as opened:
+        facts, _ = facts_of(opened)
+    assert facts["ssh_config"]["path"] == f"{pwd.getpwuid(os.getuid()).pw_dir}/.ssh/config"
+
+
 def test_a_hosts_file_with_faults_is_told_and_ends_with_2(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("hosts:\n  a: {adress: x}\n")
     with session(tmp_path) as opened:

@@ -124,12 +124,14 @@ def _ssh_agent(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _ssh_config(session: Session) -> dict[str, Any]:
+    from jobrunner.transport.sshconfig import home_folder
+
     try:
         named = session.hosts.ssh_config
     except JobrunnerError:
         named = None
     named = named or session.environ.get("JOBRUNNER_SSH_CONFIG") or None
-    path = Path(named or "~/.ssh/config").expanduser()
+    path = Path(named).expanduser() if named else Path(home_folder(), ".ssh", "config")
     found: dict[str, Any] = {"path": str(path), "named": named is not None, "there": path.exists(), "error": None}
     if found["there"]:
         try:
