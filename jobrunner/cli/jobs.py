@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from jobrunner.cli import output
 from jobrunner.cli.command import command
 from jobrunner.cli.options import HostOption, Id, Ids, TargetOption
 from jobrunner.cli.output import Output
-from jobrunner.cli.submitted import about_upload, print_submitted
+from jobrunner.cli.submitted import about_upload, print_submitted, submitted_json
 from jobrunner.cli.views import job_table, one_line, plural
 from jobrunner.cli.words import duration, visible
 from jobrunner.core.errors import UsageError
@@ -81,7 +81,14 @@ def _submit_and_wait(out: Output, session: Session, result: SubmitResult) -> int
     for warning in result.warnings:
         out.warn(warning)
     words = [row.id for row in result.rows]
-    return _wait_for(out, session, words, None, earlier=result.errors) or result.exit_code
+
+    def data(rows: list[JobRow]) -> dict[str, Any]:
+        from jobrunner.service.sweeps.view import settle
+
+        sweeps = [settle(session, sweep.id) for sweep in result.sweeps]
+        return submitted_json(replace(result, rows=rows, sweeps=sweeps))
+
+    return _wait_for(out, session, words, None, earlier=result.errors, data=data) or result.exit_code
 
 
 def _submit_and_follow(out: Output, session: Session, result: SubmitResult) -> int:
@@ -193,8 +200,9 @@ def _wait_for(
     timeout: float | None,
     *,
     earlier: Sequence[JobrunnerError] = (),
+    data: Callable[[list[JobRow]], dict[str, Any]] | None = None,
 ) -> int:
-    """Wait for jobs and print them, with the errors of what came before. Returns the exit code."""
+    """Wait for jobs and print them, with `data` of what came before, and its errors. Returns the exit code."""
     from jobrunner.cli.stream import looking_only
     from jobrunner.service import jobs as service
 
@@ -207,14 +215,14 @@ def _wait_for(
         result = service.wait(session, words, timeout=timeout, on_change=changed)
         bring_home(out, session, result.rows)
     result = replace(result, errors=[*earlier, *result.errors])
-    data = {"jobs": [row.as_json() for row in result.rows], "timed_out": result.timed_out}
+    told = data(result.rows) if data is not None else {"jobs": [row.as_json() for row in result.rows]}
 
     def text() -> None:
         out.table(job_table(result.rows, output.now()))
         if result.timed_out:
             out.say("the time limit of the waiting has passed; the jobs go on")
 
-    return out.result(data, result, text)
+    return out.result({**told, "timed_out": result.timed_out}, result, text)
 
 
 def cancel(

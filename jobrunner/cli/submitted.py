@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 def print_submitted(out: Output, result: SubmitResult) -> int:
     """What a submit (or a retry) did. Returns the exit code."""
+    return out.result(submitted_json(result), result, lambda: _submitted_text(out, result))
+
+
+def submitted_json(result: SubmitResult) -> dict[str, Any]:
+    """The `data` of a submit (or a retry)."""
     data: dict[str, Any] = {"jobs": [row.as_json() for row in result.rows]}
     if result.plans:
         data["plans"] = result.plans
@@ -29,7 +34,7 @@ def print_submitted(out: Output, result: SubmitResult) -> int:
     if result.sweeps:
         data["sweep"], *more = [_sweep_json(row, result) for row in result.sweeps]
         data.update({"sweeps": [data["sweep"], *more]} if more else {})
-    return out.result(data, result, lambda: _submitted_text(out, result))
+    return data
 
 
 def _submitted_text(out: Output, result: SubmitResult) -> None:

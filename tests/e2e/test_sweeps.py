@@ -159,6 +159,14 @@ def test_failed_trials_again_and_more_points(client: QuickClient, labs: tuple[La
     assert ran(client, "more")["0.5"] == 1
 
 
+@pytest.mark.parametrize("option", ["--wait", "--follow"])
+def test_a_submit_that_waits_tells_the_sweep_as_it_ended(client: QuickClient, option: str) -> None:
+    data = client.json("submit", str(sweep_spec(client, "waited", "0.1", "bad")), option, code=1)
+    assert data["sweep"]["state"] == "done" and data["sweep"]["counts"] == {"COMPLETED": 1, "FAILED": 1}
+    assert [row["state"] for row in data["jobs"]] == ["COMPLETED", "FAILED"] and data["timed_out"] is False
+    assert {row["sweep"] for row in data["jobs"]} == {data["sweep"]["id"]} and data["upload"]["files"] == 2
+
+
 def test_a_sweep_is_ended(client: QuickClient) -> None:
     text = "device: npu\ncode: null\ncommand: [sleep, '{s}']\nsweep: {parallel: 2, parameters: {s: [600, 601, 602, 603]}}\n"
     data = client.json("submit", str(client.spec(text, "long")))
