@@ -112,8 +112,9 @@ def _still_so(where: object, stamp: list[int] | None) -> dict[str, Any]:
 
 
 def _read(home: Path) -> dict[str, Any]:
+    file = _file(home)
     try:
-        found = json.loads(_file(home).read_bytes())
+        found = json.loads(file.read_bytes()) if file.is_file() else None  # a pipe would be waited for
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("v") == FORMAT else {}

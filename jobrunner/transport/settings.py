@@ -73,11 +73,13 @@ class HostTarget:
         return cls(alias, config, root, python, file, settings or TransportSettings(), address, transport)
 
     def same_way(self, other: HostTarget) -> bool:
-        """True if both lead to the same agent by the same way; limits may differ."""
+        """True if both lead to the same agent by the same way and have the same patience with it; for how long a busy
+        server is tried again may differ."""
         mine, others = (
             (t.alias, t.config, t.config.digest, t.root, t.python, t.ssh_config, t.transport) for t in (self, other)
         )
-        return mine == others
+        limits = self.settings.connect_s, self.settings.request_s
+        return mine == others and limits == (other.settings.connect_s, other.settings.request_s)
 
     @property
     def connect_limit(self) -> float:

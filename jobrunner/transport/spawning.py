@@ -6,6 +6,7 @@ process if it has the very same command line; otherwise it is ended.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -96,6 +97,7 @@ def _fast(ciphers: str) -> list[str]:
 
 _early: dict[Path, tuple[list[str], Process]] = {}
 _early_lock = threading.Lock()
+_starting: set[Process] = set()
 
 
 def begin(path: Path, words: list[str]) -> None:
@@ -132,7 +134,7 @@ def discard() -> None:
 
 
 def _spawn(words: list[str], *, own_session: bool) -> Process:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -141,11 +143,22 @@ def _spawn(words: list[str], *, own_session: bool) -> Process:
         env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"},
         start_new_session=own_session,  # an interrupt at the terminal is ours to handle
     )
+    _starting.add(process)
+    return process
+
+
+@atexit.register
+def _end_all() -> None:
+    """Whoever waits for a start may be a thread that is not waited for: no start outlives this process."""
+    for process in list(_starting):
+        if process.poll() is None:
+            process.terminate()
 
 
 def end(process: Process) -> None:
     """Nothing is left of a start: the first process has handed the connection on, or it goes."""
     assert process.stderr is not None
+    _starting.discard(process)
     process.stderr.close()
     if process.poll() is None:
         process.terminate()
