@@ -248,6 +248,8 @@ def check_cards(value: Any) -> int | tuple[int, ...]:
         return refuse(f"found {found(value)}; write how many cards (2), or which ([1, 3])")
     if isinstance(value, int):
         return value if 0 <= value <= 4096 else refuse(f"{value} cards cannot be; write a number from 0 to 4096")
+    if not value:
+        refuse("an empty list names no card; write 0 for a job without cards, or remove the key")
     return check_indices(value)
 
 
@@ -256,7 +258,7 @@ def check_indices(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list | tuple):
         refuse(f"found {found(value)}; write the numbers of the cards as a list, such as [0, 1]")
     if not value:
-        refuse("an empty list names no card; write 0 for a job without cards, or remove the key")
+        refuse("an empty list names no card; remove the key")
     for place, item in enumerate(value):
         if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= 4095:
             refuse(f"found {found(item)}; the number of a card is a whole number from 0 on", at=(place,))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError, NotFoundError
+from jobrunner.core.errors import ConnectError, HostError, JobrunnerError, LinkLostError, NotFoundError, UsageError
 from jobrunner.core.jobs import JobRow
 from jobrunner.service.jobs import checkpoint_json, refresh_checkpoints
 from jobrunner.service.reconcile import Reconciled, reconcile
@@ -211,6 +211,10 @@ def _named(error: HostError) -> JobrunnerError:
     """What the host says of a file that is not there is no trouble with the host."""
     if error.code in ("no_such_checkpoint", "no_such_file", "no_such_job", "not_complete"):
         return NotFoundError(error.message, remedy=error.remedy, code=error.code)
+    if error.code == "bad_pattern":
+        return UsageError(
+            error.message, remedy="name it as it lies below the job's work/ or $JOBRUNNER_OUTPUT_DIR", code=error.code
+        )
     return error
 
 

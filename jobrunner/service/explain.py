@@ -48,7 +48,8 @@ def _elsewhere(row: JobRow, found: Reconciled) -> dict[str, Any]:
     if row.state is JobState.STAGING:
         return _finding("staging", "it is still being sent", "", "wait a moment, or submit it again if that was cut")
     if row.state is JobState.RUNNING:
-        cards = f" on cards {', '.join(map(str, row.cards))}" if row.cards else ""
+        word = "card" if len(row.cards) == 1 else "cards"
+        cards = f" on {word} {', '.join(map(str, row.cards))}" if row.cards else ""
         return _finding("running", f"it does not wait: it runs{cards} since {row.started_at}", "", "")
     text = f"it does not wait: it is {row.state.value}"
     return _finding("final", text, "", f"`jobrunner explain {row.id}` says why it ended so")

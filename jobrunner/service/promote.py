@@ -6,6 +6,7 @@ decision, and fetches the model if the spec asks for that.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -179,8 +180,10 @@ def _bring_home(session: Session, item: Promotion) -> Promotion:
 
 
 def home_of(session: Session, target: str) -> Path:
-    """The folder on this machine for a target's models."""
+    """The folder on this machine for a target's models: no two targets share one."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", target).strip("-.") or "model"
+    if plain != target.replace("/", "-") or "-" in target:  # another target could be called so, too
+        plain += "-" + hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return session.home / "models" / plain
 
 

@@ -52,6 +52,14 @@ def test_a_cut_pull_moves_each_byte_once(quick: QuickClient, lab: Lab, tmp_path:
     assert data["files"][0]["sha256"] == digest(tmp_path / "got" / "m-1.bin")
 
 
+@pytest.mark.parametrize("path", ["../../x", "/etc/passwd", "a/../../b"])
+def test_a_path_that_climbs_is_wrong_usage(quick: QuickClient, path: str) -> None:
+    id_ = quick.submit("device: cpu\ncommand: 'true'\n", "climbs")
+    quick.run("wait", id_)
+    error = quick.json("pull", id_, path, code=2)["errors"][0]
+    assert error["code"] == "bad_pattern" and path in error["message"] and error["remedy"]
+
+
 def test_the_next_pull_goes_on_where_a_killed_one_stopped(quick: QuickClient, lab: Lab, tmp_path: Path) -> None:
     id_ = big(quick, "killed")
     got = tmp_path / "got"

@@ -61,6 +61,7 @@ def test_a_file_without_hosts(text):
         ("hosts: {a: {cards: 8}}", [(13, "needs `device`", "")]),
         ("hosts: {a: {device: npu, cards: 2, only_cards: [1, 2]}}", [(52, "no card 2", "")]),
         ("hosts: {a: {only_cards: [1, 1]}}", [(29, "twice", "")]),
+        ("hosts: {a: {only_cards: []}}", [(25, "names no card; remove the key", "")]),
         ("hosts: {a: {max_cards: 0, cpu_jobs: 0}}", [(24, "at least 1", ""), (37, "at least 1", "")]),
         ("hosts: {a: {address: 'u@h:99999'}}", [(22, "port", "")]),
         ("hosts: {a: {address: '-oProxyCommand=x'}}", [(22, "no address", "")]),

@@ -1,0 +1,31 @@
+"""Where promoted models come to on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from jobrunner.service.promote import home_of
+
+
+def test_no_two_targets_share_a_folder(tmp_path: Path) -> None:
+    session: Any = SimpleNamespace(home=tmp_path)
+    targets = [
+        "models/x",
+        "models-x",
+        "~/models/x",
+        "/models/x",
+        "models/x/",
+        "Models/x",
+        "models//x",
+        "ü/x",
+        "ä/x",
+        "..",
+        "-",
+    ]
+    folders = [home_of(session, target) for target in targets]
+    assert folders[0] == tmp_path / "models" / "models-x"
+    assert len(set(folders)) == len(targets)
+    assert {folder.parent for folder in folders} == {tmp_path / "models"}
+    assert not any(folder.name.startswith((".", "-")) for folder in folders)
