@@ -6,12 +6,13 @@ file's jobs went to. A hint decides nothing (see `ahead`).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jobrunner.service import memos
 
 if TYPE_CHECKING:
     from jobrunner.transport.settings import HostTarget
@@ -71,7 +72,7 @@ def remember(
         specs[spec] = aliases[0] if len(set(aliases)) == 1 else list(dict.fromkeys(aliases))
     where["specs"] = dict(list(specs.items())[-KEPT:])
     if json.dumps(where, sort_keys=True) != before:
-        _write(home, {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})
+        memos.write(_file(home), {**dict(list(hints.items())[-8:]), key: where, "v": FORMAT})
 
 
 def _shared(target: HostTarget) -> dict[str, Any]:
@@ -112,21 +113,5 @@ def _still_so(where: object, stamp: list[int] | None) -> dict[str, Any]:
 
 
 def _read(home: Path) -> dict[str, Any]:
-    file = _file(home)
-    try:
-        found = json.loads(file.read_bytes()) if file.is_file() else None  # a pipe would be waited for
-    except (OSError, ValueError, RecursionError):
-        return {}
+    found = memos.read(_file(home))
     return found if isinstance(found, dict) and found.get("v") == FORMAT else {}
-
-
-def _write(home: Path, hints: Mapping[str, Any]) -> None:
-    file = _file(home)
-    aside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            aside.write_text(json.dumps(hints), encoding="utf-8")
-            os.replace(aside, file)
-        except OSError:  # a full disk; on Windows also a file that somebody reads just now
-            aside.unlink()

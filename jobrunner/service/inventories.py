@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from jobrunner import __version__
 from jobrunner.core.errors import UsageError
 from jobrunner.core.inventory import Inventory
+from jobrunner.service import memos
 
 FORMAT = 1
 """To be raised when checks or values of the hosts file change between two versions."""
@@ -30,24 +30,13 @@ def read(file: Path, home: Path) -> Inventory:
         ) from error
     kept = home / "cache" / "hosts.json"
     mark = {"format": FORMAT, "version": __version__, "text": text}
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        data = json.loads(kept.read_text(encoding="utf-8"))
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        data = memos.read(kept)
         if data["of"] == mark:
             return Inventory.from_json(data["hosts"])
     from jobrunner.core.hosts import load_hosts
 
     hosts = load_hosts(text, str(file))
-    if home.is_dir():
-        with suppress(OSError):
-            _keep(kept, json.dumps({"of": mark, "hosts": hosts.as_json()}))
+    if os.path.isdir(home):
+        memos.write(kept, {"of": mark, "hosts": hosts.as_json()})
     return hosts
-
-
-def _keep(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with suppress(FileNotFoundError):
-        aside.unlink()
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
-        handle.write(text)
-    aside.replace(path)

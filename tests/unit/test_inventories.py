@@ -82,7 +82,9 @@ def test_any_other_text_is_read_and_checked(file: Path, home: Path) -> None:
     assert inventories.read(file, home) == Inventory()
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"of": 1}', "of", "hosts", "a", "b", "\udcff"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", '{"of": 1}', "of", "hosts", "a", "b", "\udcff", "[" * 200_000]
+)
 def test_what_is_damaged_counts_for_nothing(file: Path, home: Path, damage: str) -> None:
     file.write_text("hosts: {a: {cpu_jobs: 1}}\n")
     right = inventories.read(file, home)
@@ -104,6 +106,24 @@ def test_where_nothing_can_be_kept(file: Path, tmp_path: Path, home: Path) -> No
     assert not (tmp_path / "none").exists(), "to look makes no state folder"
     (home / "cache").write_text("a file in its place")
     assert inventories.read(file, home).get("npu-a").cards == 8
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(file: Path, home: Path) -> None:
+    file.write_text(FULL, encoding="utf-8")
+    (home / "cache").mkdir()
+    os.mkfifo(home / "cache" / "hosts.json")
+    assert inventories.read(file, home).get("npu-a").cards == 8
+
+
+def test_what_cannot_be_kept_leaves_nothing_behind(file: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(FULL, encoding="utf-8")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert inventories.read(file, home).get("npu-a").cards == 8
+    assert list((home / "cache").iterdir()) == []
 
 
 def test_what_is_kept_is_used_without_what_checks(file: Path, home: Path) -> None:
