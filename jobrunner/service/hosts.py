@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.core.errors import HostError, HostKeyError, JobrunnerError, NotFoundError
 from jobrunner.service.clock import age_seconds, now
+from jobrunner.service.locks import FileLock
 from jobrunner.service.reconcile import Reconciled, look, reconcile, remember_host
 from jobrunner.service.results import CardsResult, HostAddResult, HostKeyOffer, HostsResult
 from jobrunner.service.session import Session
@@ -23,6 +27,8 @@ CARD_KEYS = (
     "index", "model", "health", "memory_used_mb", "memory_total_mb", "utilization", "temperature_c", "power_w", "free",
     "lease", "processes",
 )  # fmt: skip
+LOCK_S = 5.0
+"""How long to wait for another command that adds a host."""
 
 
 def ls(session: Session) -> HostsResult:
@@ -212,18 +218,46 @@ def write_down(session: Session, alias: str, address: str | None) -> str | None:
     """
     if alias in session.written_hosts:
         return None
-    path: Path = session.hosts_file
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    path = session.hosts_file
     entry = f"{_yaml(alias)}:" + (f" {{address: {_yaml(address)}}}" if address else "")
-    longer = _with_entry(text, entry)
-    if not _adds_only(text, longer, alias):
-        session.warn(f"add `{entry}` to {path} yourself: its `hosts:` is written in a way that is not changed here")
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
+    real = Path(os.path.realpath(path))  # a link stays one
+    why = "another command writes to it just now"
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(real.with_name(real.name + ".lock")) as ours:
+            text = real.read_text(encoding="utf-8") if real.exists() else ""
+            longer = _with_entry(text, entry)
+            if ours and _adds_only(text, longer, alias):
+                _replace(real, longer)
+                return str(path)
+            if ours:
+                why = "its `hosts:` is written in a way that is not changed here"
+    except OSError as error:
+        why = f"it cannot be written: {error.strerror}"
+    session.warn(f"add `{entry}` to {path} yourself: {why}")
+    return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """True inside if nobody else has the lock, after some waiting: two who add hosts at once lose none of them."""
+    lock, ends = FileLock(path), time.monotonic() + LOCK_S
+    while not (ours := lock.acquire()) and time.monotonic() < ends:
+        time.sleep(0.02)
+    try:
+        yield ours
+    finally:
+        lock.release()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file, whole or not at all; whoever could not read the old one cannot read the new one."""
     aside = path.with_name(path.name + ".new")
-    aside.write_text(longer, encoding="utf-8")
+    aside.unlink(missing_ok=True)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
     aside.replace(path)
-    return str(path)
 
 
 def _with_entry(text: str, entry: str) -> str:

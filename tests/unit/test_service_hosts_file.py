@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,47 @@ def test_what_is_written_otherwise_is_left_alone(tmp_path: Path, text: str) -> N
         assert write_down(session, "new", None) is None
         assert "new:" in session.warnings[0]
     assert file.read_text() == text
+
+
+def test_a_file_that_only_its_owner_reads_stays_so_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, file = tmp_path / "real.yaml", tmp_path / "hosts.yaml"
+    real.write_text("hosts:\n  a: {env: {TOKEN: x}}\n")
+    real.chmod(0o600)
+    file.symlink_to(real.name)
+    with open_session(home=tmp_path / "home", hosts_file=file) as session:
+        assert write_down(session, "new", None) == str(file)
+    assert file.is_symlink() and "new:" in real.read_text()
+    assert real.stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in tmp_path.iterdir()} <= {"real.yaml", "hosts.yaml", "home"}
+
+
+def test_hosts_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
+    file, names = tmp_path / "hosts.yaml", [f"host-{number}" for number in range(8)]
+    ready = threading.Barrier(len(names))
+
+    def add(name: str) -> None:
+        with open_session(home=tmp_path / "home", hosts_file=file) as session:
+            assert name not in session.written_hosts  # all have read the file before one writes to it
+            ready.wait()
+            write_down(session, name, None)
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(load_hosts(file.read_text(), "after").hosts) == names
+
+
+def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text("hosts:\n")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    with open_session(home=tmp_path / "home", hosts_file=file) as session:
+        assert write_down(session, "new", None) is None
+    assert "add `new:`" in session.warnings[0] and "No space left" in session.warnings[0]
+    assert file.read_text() == "hosts:\n"
