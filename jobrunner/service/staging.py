@@ -158,7 +158,7 @@ def stage(session: Session, alias: str, jobs: Sequence[Mapping[str, Any]], tree:
         except LinkLostError as error:
             cut = error
             session.links.forget(alias)
-            if not left:
+            if not left or session.links.closed:  # closed: by an interrupt
                 raise
             session.progress.note(f"link to {alias} lost while sending ({error.message}); going on")
     raise AssertionError("unreachable")

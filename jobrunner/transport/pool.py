@@ -157,6 +157,11 @@ class LinkPool:
         with self._lock:
             return [note for link in self._links.values() for note in link.notes]
 
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called: no link opens any more."""
+        return self._closed
+
     def close(self) -> None:
         """Close every link, at once and together."""
         with self._lock:

@@ -122,12 +122,13 @@ def test_interrupted_while_sending(host: BreakableHost, laptop: Laptop) -> None:
         (path.parent / "data.bin").write_bytes(os.urandom(12_000_000))
         before = arrived(host)
         relay.delay = 0.005
-        command = laptop.begin("submit", str(path), "--json")
+        command = laptop.begin("submit", str(path))
         eventually(lambda: arrived(host) > before + 500_000, 30, "some of it has arrived")
         began = time.monotonic()
         command.signal(signal.SIGINT)
         assert command.wait(20) == 130, command.told()
         assert time.monotonic() - began < 3
+        assert "interrupted" in command.told() and "lost while sending" not in command.told()
         [row] = laptop.json("ls", "--all", "--offline")["jobs"]
         assert row["state"] == "STAGING"
         relay.heal()
