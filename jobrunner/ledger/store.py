@@ -28,6 +28,9 @@ APPLICATION_ID = 0x6A627231
 VERSION = 3
 """`user_version` of a ledger on which every migration of schema.py has run."""
 
+_BESIDE = frozenset({"cache", "logs", "ssh", "submits"})
+"""What a first command may have put into the state folder before it opened the ledger: the folder is ours then."""
+
 
 class Store:
     """One open ledger file, usable from several threads (they take turns) and by many processes at once."""
@@ -170,7 +173,7 @@ def _make_private(path: Path) -> None:
     if os.name == "posix":
         found = os.stat(folder)
         ours = found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
-        if ours and stat.S_IMODE(found.st_mode) & 0o077 and (path.exists() or not any(folder.iterdir())):
+        if ours and stat.S_IMODE(found.st_mode) & 0o077 and (path.exists() or _BESIDE.issuperset(os.listdir(folder))):
             os.chmod(folder, 0o700)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

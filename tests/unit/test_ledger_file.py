@@ -57,6 +57,11 @@ def test_permissions_that_were_opened_are_closed_but_a_strangers_folder_is_left_
     Ledger(path).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    begun = tmp_path / "begun"  # a first command has put something there before it opened the ledger
+    (begun / "cache").mkdir(parents=True)
+    os.chmod(begun, 0o755)
+    Ledger(begun / "ledger.db").close()
+    assert stat.S_IMODE(begun.stat().st_mode) == 0o700
     used = tmp_path / "used"
     used.mkdir()
     (used / "other file").touch()
