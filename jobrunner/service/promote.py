@@ -182,7 +182,8 @@ def _bring_home(session: Session, item: Promotion) -> Promotion:
 def home_of(session: Session, target: str) -> Path:
     """The folder on this machine for a target's models: no two targets share one."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", target).strip("-.") or "model"
-    if plain != target.replace("/", "-") or "-" in target:  # another target could be called so, too
+    # Another target could be called so, too: where small and capital letters are the same, also one in capitals.
+    if plain != target.replace("/", "-").lower() or "-" in target:
         plain += "-" + hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return session.home / "models" / plain
 

@@ -26,6 +26,7 @@ def test_no_two_targets_share_a_folder(tmp_path: Path) -> None:
     ]
     folders = [home_of(session, target) for target in targets]
     assert folders[0] == tmp_path / "models" / "models-x"
-    assert len(set(folders)) == len(targets)
+    names = {folder.name.lower() for folder in folders}  # on some disks small and capital letters are the same
+    assert len(names) == len(targets)
     assert {folder.parent for folder in folders} == {tmp_path / "models"}
     assert not any(folder.name.startswith((".", "-")) for folder in folders)
