@@ -358,10 +358,10 @@ class Dispatcher:
             self.checked = 0.0
             return False
         self.ahead.stand_back(entry["id"])
-        self.given[entry["id"]] = (entry["device"], cards)
-        self.handover.given(entry["id"], entry["device"], cards)
         lock, held = taken
         pid = starts.start(self.layout, entry, cards, lock, held, self.own(), self.handover.inlet, self.spare)
+        self.given[entry["id"]] = (entry["device"], cards)
+        self.handover.given(entry["id"], entry["device"], cards)
         self.supervisors[pid] = entry["id"]
         self.tried[entry["id"]] = entry.get("attempt") or 1
         return True

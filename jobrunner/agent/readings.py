@@ -163,7 +163,12 @@ class Readings:
         if self._reader is not None:
             return
         outlet, inlet = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            for end in (outlet, inlet):
+                os.close(end)
+            raise
         if not pid:
             try:
                 procs.close_all_but([2, inlet])

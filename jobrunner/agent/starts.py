@@ -82,19 +82,20 @@ def take(layout, entry, cards, clear=False):
 
 
 def start(layout, entry, cards, lock, held, drop, inlet=None, spare=None):
-    """Start the supervisor of a job whose lock and leases we hold; its pid. Our copies of them are closed.
+    """Start the supervisor of a job whose lock and leases we hold; its pid. OSError if there can be none. Our copies of
+    them are closed in any case.
 
     `drop` are descriptors that the supervisor must not keep, `inlet` is where it tells of its end. Where the job asks
     for this very agent, `spare` becomes it, else a fork without exec; else the agent that the job names is run.
     """
-    other = _other_agent(layout, entry)
-    pid = None
-    if not other:
-        load()
-        pid = spare.give([entry, cards], [lock, *held]) if spare is not None else None
-    pid = pid or _fork(layout, entry, cards, lock, held, drop, inlet, other)
-    leases.release([lock, *held])
-    return pid
+    try:
+        other, pid = _other_agent(layout, entry), None
+        if not other:
+            load()
+            pid = spare.give([entry, cards], [lock, *held]) if spare is not None else None
+        return pid or _fork(layout, entry, cards, lock, held, drop, inlet, other)
+    finally:
+        leases.release([lock, *held])
 
 
 def prepare(layout, entry, spare, drop, inlet):

@@ -353,8 +353,11 @@ class Supervisor:
             self.help_with(lambda: conclude.take_notes(self.layout, self.job_id, ended=False))
 
     def help_with(self, work):
-        """Do something in a short-lived process that nobody waits for."""
-        pid = os.fork()
+        """Do something in a short-lived process that nobody waits for; not this time, if there can be none."""
+        try:
+            pid = os.fork()
+        except OSError:
+            return  # the job may have filled the table of processes itself
         if not pid:
             try:
                 procs.close_all_but([2])

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.agent import first, leases, rehearsal, spare
+from jobrunner.agent import first, leases, rehearsal, spare, starts
+from jobrunner.agent.layout import Layout
 from jobrunner.lab.simcards import tools_dir, write_lab
 from tests.support.agentproc import agent_host, until
 from tests.support.running import FINAL, Runs, gone, kill, of_job, parent
@@ -77,6 +78,20 @@ def test_a_start_for_which_nothing_can_be_forked_says_so(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fork", full)
     with pytest.raises(BlockingIOError):
         first.start(None, first.ahead(None), [], [])
+
+
+def test_a_start_that_failed_gives_the_job_and_its_cards_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    names = [b"\0jobrunner-test/" + os.urandom(8).hex().encode() for _ in range(3)]
+    lock, *held = [leases.bind(name) for name in names]
+    monkeypatch.setattr(os, "fork", full)
+    with pytest.raises(BlockingIOError):
+        starts.start(Layout(os.fsencode(tmp_path), "i1"), {"id": "afull00000"}, [0, 1], lock, held, [])
+    again = [leases.bind(name) for name in names]
+    assert None not in again
+    leases.release(again)
 
 
 def test_a_rehearsal_reads_and_changes_nothing(tmp_path: Path) -> None:
