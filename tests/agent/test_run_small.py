@@ -38,6 +38,7 @@ def test_small_and_idle(tmp_path: Path, python: str) -> None:
         runs = Runs(host)
         runs.submit("asmalljob", "sleep 600", timeout_s=3600, limits={"cpu_jobs": 1})
         runs.running("asmalljob")
+        until(lambda: not runs.dispatcher(), what="the end of the first dispatcher, as nothing waits")
         runs.submit("asmallwai", "true", limits={"cpu_jobs": 1})
         dispatcher = until(runs.dispatcher, what="a dispatcher")
         supervisor = runs.start("asmalljob")["supervisor"]["pid"]
