@@ -38,7 +38,6 @@ from .layout import Layout, lock_name
 TROUBLE_S = 5.0
 IDLE_S = 60.0  # the slow look beside the notifications
 STARTS = 5  # so often is a start tried whose supervisor breaks
-NOT_NOW = 75  # exit code of a supervisor that could not commit its start here and now
 BACK_OFF_S = 30.0  # a job whose start failed on this host is tried again so much later
 QUIET_S = 0.02  # a job that starts while nothing is left for the others is given so much time of its own
 RACE_S = 0.5  # when somebody else acts on a waiting job, it is looked at again so soon
@@ -204,7 +203,7 @@ class Dispatcher:
             return  # what waits now is the next attempt
         count = self.failures[job_id] = self.failures.get(job_id, 0) + 1
         self.later[job_id] = time.monotonic() + min(BACK_OFF_S, 0.1 * 2**count)
-        broken = os.WIFEXITED(status) and os.WEXITSTATUS(status) != NOT_NOW
+        broken = os.WIFEXITED(status) and os.WEXITSTATUS(status) != spare.NOT_NOW
         if broken and count >= STARTS:
             text = "its supervisor ended with exit code {} at each of {} starts: see agent.log in {}".format(
                 os.WEXITSTATUS(status), count, files.to_text(self.layout.home)

@@ -15,6 +15,7 @@ from . import kernel, leases, procs
 
 LIMIT = 1 << 16  # a longer message is not sent
 MOST = 250  # descriptors in one message
+NOT_NOW = 75  # the exit code of a supervisor that could not commit its start here and now
 
 
 class Spare:
@@ -97,10 +98,12 @@ class Spare:
 
 def _wait(sock, become):
     """Wait for work, or for the end of the parent."""
-    data, ancillary, _, _ = sock.recvmsg(LIMIT, _socket.CMSG_SPACE(4 * MOST), _socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = sock.recvmsg(LIMIT, _socket.CMSG_SPACE(4 * MOST), _socket.MSG_CMSG_CLOEXEC)
     sock.close()
     if not data:
         return 0
+    if flags & _socket.MSG_CTRUNC:
+        return NOT_NOW  # some descriptors found no place in our table: nothing is begun without its locks
     descriptors = [number for _, _, rights in ancillary for number in _unpacked(rights)]
     return become(json.loads(data.decode("ascii")), descriptors)
 

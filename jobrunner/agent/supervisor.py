@@ -22,6 +22,7 @@ from . import (
     room,
     settings,
     share,
+    spare,
     starts,
     stopping,
     stray,
@@ -220,7 +221,7 @@ class Supervisor:
             )
             return 0
         jobs.journal(self.layout, self.job_id, "warning", text="it could not be started: {}".format(text))
-        return 75
+        return spare.NOT_NOW
 
     # the loop
 

@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,6 +70,25 @@ def test_it_ends_with_its_dispatcher_and_is_not_made_again_once_killed() -> None
     assert ended(pid) == -signal.SIGKILL and two.ended(pid)
     two.make(lambda: become)
     assert two.descriptors() == []
+
+
+def test_it_begins_nothing_without_all_its_descriptors() -> None:
+    names = [b"\0jobrunner-test/" + os.urandom(8).hex().encode() for _ in range(3)]
+
+    def become(*_: object) -> int:
+        raise AssertionError("some locks are missing")
+
+    def prepare() -> Callable[..., int]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))  # beside the standard streams there is place for one
+        return become
+
+    one = spare.Spare()
+    one.make(prepare)
+    held = [leases.bind(name) for name in names]
+    pid = one.give([], held)
+    leases.release(held)
+    assert pid and ended(pid) == spare.NOT_NOW
+    assert all(name not in leases.held_names() for name in names)
 
 
 def test_a_start_for_which_nothing_can_be_forked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
