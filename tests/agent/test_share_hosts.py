@@ -203,6 +203,7 @@ def test_a_dispatcher_hands_over_to_a_newer_agent(tmp_path: Path) -> None:
         runs = Runs(host)
         runs.submit("aolder001", HOLD, limits={"cpu_jobs": 4})
         up(runs, "aolder001")
+        until(lambda: not runs.dispatcher(), what="the end of the first dispatcher, as nothing waits")
         runs.channel.ask("wish", ids=[], kind="hold")
         runs.submit("awaits001", "true", after=[{"job": "aolder001", "when": "any"}], limits={"cpu_jobs": 4})
         dispatcher = until(runs.dispatcher, what="the old dispatcher")
