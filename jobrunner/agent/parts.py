@@ -44,9 +44,9 @@ def _keep(session, path, digest, size):
         if not _locked(session, handle) or not _is_at(path, handle):
             return {"kept": False}  # another submit gathers it, or has just given it its name
         os.utime(path)  # cleaning leaves it alone for another day
-        sweep(session.layout)
         part = Parted(handle, size)
         session.send_json({"lack": [list(gap) for gap in part.missing()]})
+        sweep(session.layout)  # while the first of it is on its way
         if _follow(session, part) != digest:
             _drop(path, handle)
             raise AgentError(

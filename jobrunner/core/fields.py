@@ -1,4 +1,7 @@
-"""The kinds of value that specs and hosts files are made of, each with its check and its JSON Schema."""
+"""The kinds of value that specs and hosts files are made of, each with its check and its JSON Schema.
+
+A pattern is written once, for both; those that are needed without any check are in `core.patterns`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What names and addresses look like: written once, in the dialect that Python and ECMAScript share, for the checks and
-for the schema."""
+"""What names and addresses look like, in the dialect that Python and ECMAScript share: for checks and schemas."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from jobrunner.core.inventory import Inventory
 from jobrunner.service import memos
 
 FORMAT = 1
-"""To be raised when checks or values of the hosts file change between two versions."""
+"""To be raised when checks or values of the hosts file change within a version."""
 
 
 def read(file: Path, home: Path) -> Inventory:
